@@ -12,6 +12,8 @@ from pathlib import Path
 
 DEFLATED = 32 + zlib.MAX_WBITS
 """zlib's own header, or gzip's."""
+SHORTEST = 6
+"""Bytes: anything less is found anywhere."""
 
 
 def found(marks: Iterable[str | bytes], *folders: Path, processes: Iterable[int] = ()) -> dict[str, list[str]]:
@@ -33,7 +35,7 @@ def forms(mark: str | bytes) -> set[bytes]:
     for offset in range(3):
         coded = base64.b64encode(b"\0" * offset + raw)
         written.add(coded[4 if offset else 0 : -4])  # without what depends on what lies beside it
-    return written
+    return {form for form in written if len(form) >= SHORTEST}
 
 
 def _contents(folders: Iterable[Path], processes: Iterable[int]) -> Iterator[tuple[Path, bytes]]:

@@ -34,6 +34,8 @@ PING_S = 2
 PLAIN = "the server does not encrypt, and tls:// asks for that"
 DUPLICATES_S = 600.0
 """For so long JetStream remembers the ids of messages: one that is published again is no double."""
+OVERWRITE_DAYS = 1.0
+"""So long before JetStream lets go of an event do workers overwrite it (`cluster.erasure`)."""
 BUCKET_DUPLICATES_S = 120.0
 log = structlog.get_logger("cluster")
 
@@ -193,7 +195,7 @@ class NatsConnection:
             subjects=[self.subject("events", ">")],
             storage=StorageType.FILE,
             num_replicas=settings.replicas,
-            max_age=settings.keep_days * 86400,
+            max_age=(settings.keep_days + OVERWRITE_DAYS) * 86400,
             duplicate_window=DUPLICATES_S,
         )
 

@@ -14,8 +14,8 @@ from nats.aio.msg import Msg
 from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, NotPlayable, OwnerAway
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
+from mediaworker.cluster.erasure import overwrite
 from mediaworker.cluster.events import ClusterEvents
-from mediaworker.cluster.stored_messages import overwrite
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import StoreError

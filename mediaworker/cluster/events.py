@@ -18,9 +18,8 @@ import structlog
 
 from config import Settings
 from mediaworker.cluster.cursors import closer_of, merged, origin, stamp
-from mediaworker.cluster.early_events import EarlyEvents
 from mediaworker.cluster.own_calls import OwnCalls, lost
-from mediaworker.cluster.own_events import OwnEvents
+from mediaworker.cluster.own_events import EarlyEvents, OwnEvents
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode, encode
 from mediaworker.events.hub import EventHub

@@ -21,7 +21,8 @@ from nats.js.kv import KeyValue
 
 from config.tasks import cancellable
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
-from mediaworker.cluster.stored_messages import PATIENCE_S, messages, overwrite, overwrite_old, overwrite_one
+from mediaworker.cluster.erasure import overwrite, overwrite_old, overwrite_one
+from mediaworker.cluster.reader import PATIENCE_S, messages
 from mediaworker.files.disk import DiskFull, IncomingFile
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job

@@ -214,7 +214,7 @@ class ClusterJobStore(JobStore):
         await self._files.erase_record(job_id)
         await super().erase(job_id)
 
-    async def sweep_uploads(self) -> int:
+    async def sweep_uploads(self, *, sure: bool = False) -> int:
         """Those of this worker, and of the object store those whose jobs have ended, or that nobody has begun a job
         with for a day: the worker that was sending them has been killed."""
         if not self._complete.is_set():
@@ -222,9 +222,9 @@ class ClusterJobStore(JobStore):
         uploads = await self._files.uploads() | set(filter(is_job_id, await self._files.parts()))
         known = await self.read(lambda database: database.activity(uploads))
         for job_id in uploads:
-            if not known.get(job_id, created_s(job_id) > self.clock() - UNKNOWN_S):
+            if not known.get(job_id, not sure or created_s(job_id) > self.clock() - UNKNOWN_S):
                 await self._files.erase_upload(job_id)
-        return await super().sweep_uploads()
+        return await super().sweep_uploads(sure=sure)
 
     # -- workers that are gone -----------------------------------------------------------------------------------------
 

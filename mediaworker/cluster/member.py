@@ -13,13 +13,13 @@ from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.directory import ClusterDirectory
+from mediaworker.cluster.erasure import ClusterRetention
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.cluster.leases import Leases
 from mediaworker.cluster.mirror import Mirror
 from mediaworker.cluster.outbox import Outbox
 from mediaworker.events.hub import EventHub
-from mediaworker.events.retention import RetentionTask
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.jobs.sources import Sources
@@ -51,7 +51,7 @@ class ClusterMember:
         own_events = self.events.own_events
         own_events.ask, own_events.prompt = self.leases.catch_up, lambda: self.outbox.prompt
         self.outbox.on_written = own_events.on_written
-        self.retention = RetentionTask(self.events, settings.retention)
+        self.retention = ClusterRetention(self.events, settings, self.connection)
         self._stream_id = ""
 
     def feed(self) -> StoredEvents:

@@ -14,7 +14,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
@@ -27,6 +27,8 @@ STILL_S = 4.0
 """Whoever has not run for so long may find its calls ended. A lease lasts longer."""
 ASK_S = 5.0
 """Events wait so long for an answer of the cluster: if it cannot be reached, nobody waits for it any more."""
+ROOM = 20_000
+"""Events that `EarlyEvents` keeps."""
 log = structlog.get_logger("cluster")
 
 
@@ -100,3 +102,40 @@ class OwnEvents:
         finally:
             self._asking = None
             self.on_written(math.inf)
+
+
+class EarlyEvents:
+    """Own events that were shown before the stream had them, for those who subscribe meanwhile. No I/O."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        """Some have gone for want of room since the stream had all."""
+        self._entries: dict[int, Entry] = {}
+        """By their rows in this worker's own store."""
+        self._late: set[int] = set()
+        """Rows of those that the stream had before they were shown."""
+
+    def __iter__(self) -> Iterator[tuple[int, Entry]]:
+        return iter(self._entries.items())
+
+    def put(self, row: int, entry: Entry) -> None:
+        """It is shown."""
+        if row in self._late:
+            return
+        self._entries[row] = entry
+        if len(self._entries) > ROOM:
+            self._entries.pop(next(iter(self._entries)))
+            self.lost = True
+
+    def stored(self, row: int, *, waiting: bool) -> None:
+        """It has come from the stream. `waiting`: own events wait just now (`own_events`), perhaps this one too."""
+        if not waiting:
+            self._late.clear()
+        if self._entries.pop(row, None) is None and waiting:
+            self._late.add(row)
+        if not self._entries:
+            self.lost = False
+
+    def forget(self, call_id: str) -> None:
+        """Another worker has ended the call: what was shown of it here, nobody is told any more."""
+        self._entries = {row: entry for row, entry in self._entries.items() if entry.call_id != call_id}

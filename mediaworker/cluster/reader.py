@@ -1,19 +1,20 @@
 """Reads a stream of JetStream in its order and without gaps.
 
 An ephemeral consumer pushes; its own numbers show what was lost on the way, and heartbeats that it lives. Whatever goes
-wrong, another one is made, where its owner says.
+wrong, another one is made, where its owner says. `messages` reads once what there is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import structlog
 from nats.aio.msg import Msg
 from nats.errors import NotJSMessageError
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
 
 from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
@@ -24,6 +25,10 @@ SILENCE_S = 3.5
 BEGIN_S = 2.0
 """For so long a consumer is waited for. JetStream may give it to a server that has just died, so it is asked again."""
 RETRY_S = 0.5
+PATIENCE_S = 15.0
+"""A stream without a leader comes back within this."""
+AT_ONCE = 64
+"""Messages; those of uploads have 128 kB."""
 log = structlog.get_logger("cluster")
 
 
@@ -125,3 +130,33 @@ class StreamReader:
             return
         self._expected += 1
         await self._take(message, metadata)
+
+
+async def messages(
+    connection: NatsConnection, stream: str, subject: str, *, headers_only: bool = False
+) -> AsyncGenerator[Msg, None]:
+    """What the stream has of the subject, which may have wildcards. Raises what `TROUBLE` names."""
+    js = connection.js
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.NONE,
+        num_replicas=1,
+        mem_storage=True,
+        headers_only=headers_only or None,
+        inactive_threshold=2 * PATIENCE_S,
+    )
+    pulled = await js.pull_subscribe(subject, stream=stream, config=config)
+    try:
+        consumer = await pulled.consumer_info()
+        left = consumer.num_pending or 0
+        while left > 0:
+            some = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
+            if not some:  # the consumer has gone with its server, or has sent them to nobody
+                raise TimeoutError
+            left = some[-1].metadata.num_pending  # less than it was, and less again where others delete meanwhile
+            for message in some:
+                yield message
+        with contextlib.suppress(NotFoundError):
+            await js.delete_consumer(stream, consumer.name)
+    finally:
+        await pulled.unsubscribe()

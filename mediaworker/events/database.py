@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -230,6 +231,18 @@ class Database(SqliteFile):
         found = self.execute(query, ("~" if before is None else before, limit)).fetchall()
         rows = "SELECT max(id) FROM events WHERE call_id = ?"
         return [(call_id, self.execute(rows, (call_id,)).fetchone()[0] or 0) for (call_id,) in found]
+
+    @property
+    def latest_end_s(self) -> float | None:
+        """Unix time at which a call ended last, of those that were not ended by a start of the worker."""
+        query = (
+            "SELECT ended_at FROM calls WHERE ended_at IS NOT NULL"
+            " AND json_extract(record, '$.reason') <> 'worker_restart' ORDER BY ended_at DESC LIMIT 1"
+        )
+        found = self.execute(query).fetchone()
+        with contextlib.suppress(ValueError):  # a damaged one tells nothing
+            return None if found is None else datetime.fromisoformat(str(found[0])).timestamp()
+        return None
 
     def head(self) -> Head:
         """Raises UnusableDatabase as well. Takes no longer when more is stored."""

@@ -23,6 +23,7 @@ from mediaworker.events.frame import timestamp
 from mediaworker.events.store import StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.storage.sqlite import erase_set_aside
+from mediaworker.storage.sure_clock import SureClock
 
 log = structlog.get_logger()
 
@@ -36,16 +37,22 @@ SHRINK_PAGES = 64
 
 
 class RetentionTask:
-    """Sweeps every `SWEEP_EVERY_S`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
+    """Sweeps every `SWEEP_EVERY_S`. `settings` may be replaced at any time; `clock` gives Unix time in seconds, and
+    `steady` seconds that nobody sets. Nothing is erased by age while it is not sure what time it is."""
 
     def __init__(
-        self, hub: StoredEvents, settings: RetentionSettings, *, clock: Callable[[], float] = time.time
+        self,
+        hub: StoredEvents,
+        settings: RetentionSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self.erased_calls = self.erased_events = 0
+        self.erased_calls = self.erased_events = self.swept = 0
         self._counted = 0
         """Rows when they were counted, less what was appended and plus what was erased until then."""
-        self._hub, self._clock = hub, clock
+        self._hub, self._clock, self._sure_clock = hub, clock, SureClock(clock, steady)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -67,8 +74,8 @@ class RetentionTask:
     async def sweep(self) -> int:
         """Erase what is due; returns the number of calls. Raises StoreError."""
         hub, settings, before = self._hub, self.settings, self.erased_events
-        calls = 0
-        if settings.max_age_days:
+        calls, sure = 0, self._sure_clock.is_sure()
+        if settings.max_age_days and sure:
             # Damaged stores that were set aside hold what people said as well.
             before_s = self._clock() - settings.max_age_days * DAY_S
             if names := await asyncio.to_thread(erase_set_aside, hub.file, before_s):
@@ -93,20 +100,33 @@ class RetentionTask:
             for call_id, last_row in found:
                 if down_to_bytes and await self._hub.read(lambda database: database.used_bytes) <= down_to_bytes:
                     return calls
+                if ended_before is not None:
+                    await self._erase_elsewhere(call_id)
                 self.erased_events += await self._hub.ended_calls.expire(call_id, last_row)
                 self.erased_calls += 1
                 calls += 1
         return calls
 
+    async def _erase_elsewhere(self, call_id: str) -> None:
+        """Of a call that is too old: wherever it is beside this store. Raises StoreError."""
+
+    async def _latest_s(self) -> float | None:
+        """The Unix time of what was stored last; None: nothing is. Raises StoreError."""
+        return await self._hub.read(lambda database: database.latest_end_s)
+
     async def _run(self) -> None:
-        counted_in = -1
+        counted_in, looked = -1, False
         while True:
             try:
+                if not looked:
+                    self._sure_clock.agree(await self._latest_s())
+                    looked = True
                 if counted_in != (renewals := sum(self._hub.store.renewed.values())):
                     await self.count()
                     counted_in = renewals
                 if self._hub.trouble is None:
                     await self.sweep()
+                    self.swept += 1
             except StoreError as error:
                 log.warning("old calls could not be erased", reason=str(error))
             await asyncio.sleep(SWEEP_EVERY_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mediaworker.files.segments import FileSegment
-from mediaworker.jobs.record import Job
+from mediaworker.jobs.record import Job, is_job_id
 from mediaworker.storage.durable import make_directory
 from mediaworker.storage.sqlite import SqliteFile
 
@@ -120,6 +120,11 @@ class JobDatabase(SqliteFile):
 
     def ids(self) -> list[str]:
         return [job_id for (job_id,) in self.execute("SELECT id FROM jobs")]
+
+    def latest(self) -> str | None:
+        """The id of the job that was made last, which says when that was; None: there is none."""
+        found = self.execute("SELECT max(id) FROM jobs").fetchone()[0]
+        return found if isinstance(found, str) and is_job_id(found) else None
 
     def probe(self) -> None:
         """Read what a start needs, and change nothing: a damaged record is no reason to give up the file."""

@@ -21,12 +21,14 @@ from config.tasks import end_tasks, lasting
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
+from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.notifier import JobNotifier, check
-from mediaworker.jobs.record import Job
+from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
+from mediaworker.storage.sure_clock import SureClock
 
 CHECK_S = 1.0
 """How often the store's file is looked at, or tried to be opened while it could not be."""
@@ -65,6 +67,7 @@ class JobService:
         self.store.on_change = self._changed
         self._notifier = JobNotifier(self.store, settings)
         self.webhooks = self._notifier.outbox
+        self._sure_clock = SureClock(store.clock)
         self._arriving: Counter[str] = Counter()
         """By key, those that are being written down for the first time."""
         self._turns: dict[str, int] = {}
@@ -265,12 +268,19 @@ class JobService:
         self._advance()
 
     async def _sweep(self) -> None:
+        looked = False
         while True:
             try:
+                if self.store.is_open and not looked:
+                    latest = await self.store.read(JobDatabase.latest)
+                    self._sure_clock.agree(None if latest is None else created_s(latest))
+                    looked = True
                 if self.store.is_open:
-                    await self._forget(self.store.clock() - self.settings.jobs.keep_days * 86400)
-                    await self.store.sweep_uploads()
-                    await self.store.sweep_set_aside(self.settings.jobs.keep_days * 86400)
+                    sure = self._sure_clock.is_sure()
+                    if sure:
+                        await self._forget(self.store.clock() - self.settings.jobs.keep_days * 86400)
+                        await self.store.sweep_set_aside(self.settings.jobs.keep_days * 86400)
+                    await self.store.sweep_uploads(sure=sure)
             except (StoreError, OSError) as error:
                 log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)

@@ -125,16 +125,16 @@ class JobStore:
                 again += 1
         return again
 
-    async def sweep_uploads(self) -> int:
-        """Erase the uploads of jobs that have ended, and after a day those that no job knows of; how many of these are
-        left. Raises StoreError, OSError."""
+    async def sweep_uploads(self, *, sure: bool = False) -> int:
+        """Erase the uploads of jobs that have ended, and after a day, if the clock is `sure` of that, those that no job
+        knows of; how many of these are left. Raises StoreError, OSError."""
         uploads = await asyncio.to_thread(self.sources.uploads)
         known = await self.read(lambda database: database.activity(uploads))
         for job_id, active in known.items():
             if not active:
                 await asyncio.to_thread(self.sources.drop, job_id)
         unknown = uploads - known.keys()
-        return await asyncio.to_thread(self.sources.erase_unknown, unknown, self.clock() - UNKNOWN_S)
+        return await asyncio.to_thread(self.sources.erase_unknown, unknown, self.clock() - UNKNOWN_S if sure else 0.0)
 
     async def sweep_set_aside(self, keep_s: float) -> None:
         """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""

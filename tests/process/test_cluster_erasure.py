@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import gzip
+import json
 import wave
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import nats as nats_client
 import numpy as np
 import pytest
 
+from config.load import parse
 from lab.chaos.jobs import recording
 from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, Limit
 from lab.events.marks import found
 from lab.network.nats_servers import NatsServer, nats
-from lab.patience import seconds, until
+from lab.patience import eventually, seconds, until
 from lab.worker.cluster import environ, joined
 from lab.worker.jobs import ended, made, upload
 from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, told, url
+from mediaworker.cluster.connection import NatsConnection
+from mediaworker.cluster.erasure import overwrite
 
 __all__ = ["limit", "limited"]
 
@@ -145,3 +153,73 @@ def test_a_job_that_is_cancelled_leaves_nothing_behind(scene: Scene, limit: Limi
     scene.await_gone(path.name)
     limit.lift()
     assert ended(scene.a, stays)["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("limits", "everywhere"),
+    [({"RETENTION__MAX_AGE_DAYS": "0.00001"}, True), ({"CLUSTER__KEEP_DAYS": "0.00001"}, False)],
+    ids=["retention", "keep_days"],
+)
+async def test_what_is_too_old_is_in_no_file(
+    tmp_path: Path, limited: Limit, limits: dict[str, str], everywhere: bool
+) -> None:
+    with nats(tmp_path / "nats") as (server,):
+        with started(tmp_path, "a", server, limited) as running:
+            _, said = await a_call(running, CODES)
+        client = await nats_client.connect(server.url)
+        await client.jetstream().publish("mediaworker.events.somebody.else", b"this stays, and so does its block")
+        with started(tmp_path, "a", server, limited, **limits) as running:
+            scene = Scene(tmp_path, server, running, running)
+            with scene.a, scene.b:
+                places = [tmp_path / "nats", *([tmp_path / "a" / "data"] if everywhere else [])]
+                await asyncio.to_thread(until, lambda: not found(said, *places))
+        await client.close()
+
+
+async def test_messages_are_overwritten_and_their_neighbours_are_not(tmp_path: Path) -> None:
+    """By subject, by number and by age; whatever another worker deletes meanwhile."""
+    with nats(tmp_path / "nats") as (server,):
+        connection = NatsConnection(
+            parse({"cluster": {"nats": [server.url], "replicas": 1}}).cluster, worker="test", on_ready=_nothing
+        )
+        connection.start()
+        await eventually(lambda: not connection.trouble)
+        js, data = connection.js, tmp_path / "nats"
+        await js.add_stream(name="S", subjects=["s.>"])
+        for number in range(300):
+            await js.publish(f"s.{number % 3}", f"mark {number:03}".encode())
+        assert await overwrite(connection, "S", "s.0", before=100) == 33
+        assert sorted(found([f"mark {number:03}" for number in range(0, 300, 3)], data)) == [
+            f"mark {number:03}" for number in range(99, 300, 3)
+        ]
+        assert await js.delete_msg("S", 2)
+        both = await asyncio.gather(*(overwrite(connection, "S", "s.1") for _ in range(2)), return_exceptions=True)
+        assert sum(count for count in both if isinstance(count, int)) <= 99
+        await overwrite(connection, "S", "s.1")
+        assert not found([f"mark {number:03}" for number in range(1, 300, 3)], data)
+        middle = (await js.get_msg("S", 150)).time
+        assert middle is not None
+        await overwrite(connection, "S", ">", older_than_s=middle.timestamp())
+        left = [int(mark[5:]) for mark in found([f"mark {number:03}" for number in range(300)], data)]
+        assert min(left) == 149 and {number % 3 for number in left} == {0, 2}
+        assert await overwrite(connection, "S", "s.nobody") == 0
+        await js.add_stream(name="D", subjects=["d.>"], deny_delete=True)  # a bucket of an older version
+        await js.publish("d.0", b"what is only forgotten")
+        assert await overwrite(connection, "D", "d.0") == 0
+        assert (await js.stream_info("D")).state.messages == 0
+        await connection.stop()
+
+
+async def _nothing() -> None:
+    pass
+
+
+def test_a_mark_is_found_in_whatever_form(tmp_path: Path) -> None:
+    text, sound = 'Zoë said "Ærø" twice', bytes(range(40, 90))
+    written = [text.encode(), json.dumps(text).encode(), gzip.compress(text.encode()), zlib.compress(text.encode())]
+    written += [base64.b64encode(b"x" * n + text.encode()) for n in range(3)]
+    for number, data in enumerate(written):
+        (tmp_path / f"{number}").write_bytes(b"before" + data + b"behind")
+    (tmp_path / "sound").write_bytes(base64.b64encode(b"12" + sound + b"3"))
+    assert sorted(Path(each).name for each in found([text], tmp_path)[text]) == [str(n) for n in range(len(written))]
+    assert found([sound, "Zoe"], tmp_path) == {str(sound): [str(tmp_path / "sound")]}

@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from mediaworker.events.schema import Dtmf, EngineState, Event
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.events.tables import MIGRATIONS
+from mediaworker.storage.sure_clock import HELD_S
 
 V1 = Path(__file__).parents[1] / "data/store-v1.sqlite3"
 V1_ENDED, V1_OPEN = "0190a000-0000-7000-8000-000000000001", "0190a000-0000-7000-8000-000000000002"
@@ -36,14 +36,25 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
+        self.set_by_s = 0.0
+        """So much of it somebody has set, and has not gone by."""
+
+    def set(self, by_s: float) -> None:
+        self.now += by_s
+        self.set_by_s += by_s
 
     def __call__(self) -> float:
         self.now += 0.001
         return self.now
 
 
-def retention(hub: EventHub, clock: Callable[[], float], **limits: float) -> RetentionTask:
-    return RetentionTask(hub, parse({"retention": {"max_bytes": 0, **limits}}).retention, clock=clock)
+def retention(hub: EventHub, clock: Clock, *, held_s: float = 2 * HELD_S, **limits: float) -> RetentionTask:
+    """`held_s`: for so long nobody has set the clock."""
+    settings = parse({"retention": {"max_bytes": 0, **limits}}).retention
+    clock.now -= held_s
+    task = RetentionTask(hub, settings, clock=clock, steady=lambda: clock.now - clock.set_by_s)
+    clock.now += held_s
+    return task
 
 
 async def a_call(hub: EventHub, name: str, events: int = 3, text: str = "hello") -> list[str]:
@@ -166,6 +177,53 @@ async def test_calls_go_by_the_age_of_their_end(tmp_path: Path) -> None:
         assert len(await take(subscription, len(young))) == len(young)
         beginning = hub.subscribe(after=f"{young[0].partition(':')[0]}:0")
         assert kinds(await take(beginning, 2)) == ["hello", "call.started"]
+
+
+async def test_a_clock_that_is_ahead_for_a_minute_erases_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running_hub(tmp_path, clock=clock) as hub:
+        await a_call(hub, "old")
+        sweeper = retention(hub, clock, max_age_days=30)
+        clock.set(31 * DAY_S)
+        damaged = tmp_path / f"{FILE}.damaged-2026-01-01T00-00-00Z"
+        damaged.touch()
+        os.utime(damaged, (clock.now - 60 * DAY_S, clock.now - 60 * DAY_S))
+        assert await sweeper.sweep() == 0
+        await a_call(hub, "by the wrong clock")
+        clock.now += 60
+        assert await sweeper.sweep() == 0
+        clock.set(-31 * DAY_S)
+        clock.now += HELD_S - 60
+        assert await sweeper.sweep() == 0 and damaged.exists()
+        assert calls_in(await stored(hub)) == {"old", "by the wrong clock"}
+        clock.now += 31 * DAY_S
+        assert await sweeper.sweep() == 1, "it has run for as long"
+        assert not damaged.exists()
+        clock.set(31 * DAY_S)  # set in earnest: nobody sets it back
+        assert await sweeper.sweep() == 0
+        clock.now += HELD_S + 1
+        assert await sweeper.sweep() == 1
+
+
+@pytest.mark.parametrize(("ahead_days", "erased"), [(0.0, 1), (31.0, 0)])
+async def test_a_start_erases_at_once_if_the_clock_agrees_with_the_latest_call(
+    tmp_path: Path, ahead_days: float, erased: int
+) -> None:
+    clock = Clock()
+    async with running_hub(tmp_path, clock=clock) as hub:
+        await a_call(hub, "old")
+        clock.now += 40 * DAY_S
+        hub.publish("open at a kill", 0, started())
+        await a_call(hub, "young")
+    clock.set(ahead_days * DAY_S)
+    async with running_hub(tmp_path, clock=clock) as hub:  # which ends the open call by its own clock
+        sweeper = retention(hub, clock, max_age_days=30, held_s=1)
+        sweeper.start()
+        async with timeout(20):
+            while not sweeper.swept:  # noqa: ASYNC110 - what is waited for tells nobody
+                await asyncio.sleep(0.01)
+        await sweeper.stop()
+        assert sweeper.erased_calls == erased
 
 
 async def test_expired_cursors_stay_expired_and_rows_are_not_given_twice(tmp_path: Path) -> None:

@@ -252,7 +252,9 @@ async def test_a_damaged_record_of_an_ended_call_is_shown_and_can_be_erased(tmp_
         assert await hub.read(lambda database: database.call("c00")) is None
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z").write_bytes(b"what somebody said")
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z-wal").write_bytes(b"and what followed")
-        sweep = RetentionTask(hub, hub_settings(max_age_days=1), clock=lambda: time.time() + 2 * 86400)
+        now = [time.time()]
+        sweep = RetentionTask(hub, hub_settings(max_age_days=1), clock=lambda: now[0], steady=lambda: now[0])
+        now[0] += 2 * 86400
         assert await sweep.sweep() == 40, "what is damaged is in nobody's way"
         assert await replayed(hub) == [] and aside(tmp_path) == []
 

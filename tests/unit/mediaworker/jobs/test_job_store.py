@@ -95,7 +95,7 @@ async def test_an_upload_that_nobody_knows_is_kept_for_a_day(tmp_path: Path) -> 
     async with opened(tmp_path, lambda: now[0]) as store:
         assert sorted(os.listdir(tmp_path / "jobs")) == ["broken", "forgotten", "known"]
         now[0] += UNKNOWN_S - 10
-        assert await store.sweep_uploads() == 2
+        assert await store.sweep_uploads(sure=True) == 2
         # Somebody has brought the row back.
         await store.put(a_job("forgotten"))
         old = tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z"
@@ -105,7 +105,8 @@ async def test_an_upload_that_nobody_knows_is_kept_for_a_day(tmp_path: Path) -> 
             await store.sweep_set_aside(3600)
             assert (old.name in os.listdir(tmp_path)) == (age_s < 3600)
         now[0] += 20
-        assert await store.sweep_uploads() == 0
+        assert await store.sweep_uploads() == 1, "the clock may be wrong"
+        assert await store.sweep_uploads(sure=True) == 0
         assert sorted(os.listdir(tmp_path / "jobs")) == ["forgotten", "known"]
 
 

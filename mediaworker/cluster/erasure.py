@@ -1,61 +1,31 @@
-"""What a stream of JetStream has stored under a subject: read in its order, and overwritten.
+"""What is erased of a cluster is overwritten in JetStream.
 
 A purge, and a limit of age or number, only have NATS forget where a message lies: its bytes stay in the stream's file
 until everything else in that block of up to 8 MB has gone, too. A message that is deleted by its number is overwritten
-at once, in each server's file of the stream.
+at once, in each server's file of the stream. So calls and jobs are erased that way, and old messages before JetStream
+lets go of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import Callable
 from contextlib import aclosing
 
 import structlog
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
-from mediaworker.cluster.connection import NatsConnection
+from config import Settings
+from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
+from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.reader import AT_ONCE, messages
+from mediaworker.events.retention import DAY_S, RetentionTask
+from mediaworker.events.store import StoreError
 
-PATIENCE_S = 15.0
-"""A stream without a leader comes back within this."""
-AT_ONCE = 64
-"""Messages; those of uploads have 128 kB."""
 NOT_DELETED = 10057
 """JetStream's error code where the message is gone already, or where the stream permits no deletion."""
 log = structlog.get_logger("cluster")
-
-
-async def messages(
-    connection: NatsConnection, stream: str, subject: str, *, headers_only: bool = False
-) -> AsyncGenerator[Msg, None]:
-    """What the stream has of the subject, which may have wildcards. Raises what `TROUBLE` names."""
-    js = connection.js
-    config = ConsumerConfig(
-        deliver_policy=DeliverPolicy.ALL,
-        ack_policy=AckPolicy.NONE,
-        num_replicas=1,
-        mem_storage=True,
-        headers_only=headers_only or None,
-        inactive_threshold=2 * PATIENCE_S,
-    )
-    pulled = await js.pull_subscribe(subject, stream=stream, config=config)
-    try:
-        consumer = await pulled.consumer_info()
-        left = consumer.num_pending or 0
-        while left > 0:
-            some = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
-            if not some:  # the consumer has gone with its server, or has sent them to nobody
-                raise TimeoutError
-            left = some[-1].metadata.num_pending  # less than it was, and less again where others delete meanwhile
-            for message in some:
-                yield message
-        with contextlib.suppress(NotFoundError):
-            await js.delete_consumer(stream, consumer.name)
-    finally:
-        await pulled.unsubscribe()
 
 
 async def overwrite(
@@ -114,3 +84,42 @@ async def overwrite_one(connection: NatsConnection, stream: str, number: int) ->
         if error.err_code != NOT_DELETED:
             raise
         return False  # another worker was faster
+
+
+class ClusterRetention(RetentionTask):
+    """Erases old calls from this worker's copy of the events of all, and from the stream that they have come from."""
+
+    def __init__(
+        self,
+        events: ClusterEvents,
+        settings: Settings,
+        connection: NatsConnection,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(events, settings.retention, clock=clock, steady=steady)
+        self._connection, self._keep_days = connection, settings.cluster.keep_days
+
+    async def sweep(self) -> int:
+        calls = await super().sweep()
+        if self._sure_clock.is_sure():
+            await self._overwrite(">", older_than_s=self._clock() - self._keep_days * DAY_S)
+        return calls
+
+    async def _erase_elsewhere(self, call_id: str) -> None:
+        if self.settings.max_age_days < self._keep_days:  # else it has gone
+            await self._overwrite("*", call_id)
+
+    async def _overwrite(self, *tokens: str, older_than_s: float | None = None) -> None:
+        connection = self._connection
+        try:
+            await overwrite(
+                connection, connection.stream, connection.subject("events", *tokens), older_than_s=older_than_s
+            )
+        except TROUBLE as error:
+            raise StoreError(f"JetStream: {why(error)}") from error
+
+    async def _latest_s(self) -> float | None:
+        # What an empty copy will be filled with was stored by other clocks.
+        return await super()._latest_s() or 0.0
