@@ -25,7 +25,7 @@ from config.sections.section import Scope
 from config.tasks import troubles
 from mediaworker.http.app import HttpServer, create_operator_app
 from mediaworker.http.auth import Access
-from mediaworker.http.context import authorize
+from mediaworker.http.context import authorize, is_known
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.metrics import MetricsRegistry
@@ -143,6 +143,10 @@ class EngineService:
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
         return authorize(self.settings.auth.api_keys, self.failures, connection, scope)
+
+    def is_known(self, connection: HTTPConnection) -> bool:
+        """Whether it shows a key, or needs none."""
+        return is_known(self.settings.auth.api_keys, self.failures, connection)
 
     def _reasons(self) -> list[str]:
         recognizer = self.recognizer

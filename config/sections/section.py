@@ -13,17 +13,24 @@ Millis = Annotated[int, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
-Scope = Literal["events", "admin", "batch", "stream"]
+Scope = Literal["events", "admin", "batch", "stream", "metrics"]
 Role = Literal["agent", "customer", "unknown"]
 
 
 class Secret(str):
-    """A string that prints as `***`; `str.__str__(secret)` or plain use in an expression gives the value."""
+    """A string that prints as `***`, by `repr`, `str`, `print` and in any format. `str.__str__(secret)` gives the
+    value, and so does what takes it for the text that it is (`+`, `encode`, `==`)."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return "'***'" if self else "''"
+
+    def __str__(self) -> str:
+        return "***" if self else ""
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

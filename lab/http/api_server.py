@@ -21,11 +21,12 @@ from mediaworker.http.app import ApiContext, HttpServer, create_app
 from mediaworker.ops import store_metric_definitions
 from mediaworker.ops.metrics import MetricsRegistry
 
-EVENTS_KEY, ADMIN_KEY, BOTH_KEY = "events-key-1", "admin.key~2", "both_key-3"
+EVENTS_KEY, ADMIN_KEY, BOTH_KEY, METRICS_KEY = "events-key-1", "admin.key~2", "both_key-3", "metrics-key-4"
 KEYS = {
     "api_keys": [
         {"name": "screen", "key": EVENTS_KEY, "scopes": ["events"]},
         {"name": "ops", "key": ADMIN_KEY, "scopes": ["admin"]},
+        {"name": "prometheus", "key": METRICS_KEY, "scopes": ["metrics"]},
         {"name": "both", "key": BOTH_KEY, "scopes": ["events", "admin"]},
     ]
 }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import structlog
+
 from mediaworker.calls.call import Player
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CallRecord
+from mediaworker.events.schema import CallErased, CallRecord
+
+log = structlog.get_logger()
 
 
 class CallOver(Exception):
@@ -93,9 +97,16 @@ class CallDirectory:
             raise NotPlayable("nothing can be played into this call: it takes a Twilio <Connect> stream")
         return call.player
 
-    async def erase(self, call_id: str) -> None:
-        """Raises CallLive, OwnerAway."""
+    async def erase(self, call_id: str, by: str) -> None:
+        """`by`: the name of the key whose holder asks for it, for those who have to account for it. Raises CallLive,
+        OwnerAway."""
         record = await self.record(call_id)
         if record is not None and record.state != "ended":
             raise CallLive
+        await self._erase(call_id)
+        log.info("call erased", call_id=call_id, by=by)
+        self._hub.publish(call_id, 0, CallErased(by))
+
+    async def _erase(self, call_id: str) -> None:
+        """Raises OwnerAway."""
         await self._hub.ended_calls.erase(call_id)

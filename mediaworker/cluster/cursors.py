@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from mediaworker.events.subscription import MAX_SEEN, Cursor
+from mediaworker.events.schema import CallRecord, Event, type_of
+from mediaworker.events.subscription import MAX_SEEN, Cursor, Entry
 
 _CURSOR = re.compile(r'"cursor":"([^"]*)"')
 
@@ -23,6 +24,14 @@ def origin(frame: str) -> Cursor:
 def stamp(frame: str, cursor: str) -> str:
     """The frame with this cursor instead of its own."""
     return _CURSOR.sub(f'"cursor":"{cursor}"', frame, count=1)
+
+
+def stored(row: int, after: CallRecord | None, event: Event, frame: str, place: Cursor, now_s: float) -> Entry:
+    """An event of the stream as it is stored: with where it has come from, and where it is here. `after`: its call
+    then; None: it is of no call that there is."""
+    frame = stamp(frame, f"{place.store_id}.{place.row}:{row}")
+    call_id = None if after is None else after.call_id
+    return Entry(row, call_id, event.seq, type_of(event.body), frame, now_s, record=after, origin=place)
 
 
 def merged(own: tuple[tuple[str, int], ...], resumed: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, NotPlayable, OwnerAway
+from mediaworker.calls.directory import CallDirectory, CallOver, NotPlayable, OwnerAway
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.cluster.erasure import overwrite
@@ -130,10 +130,7 @@ class ClusterDirectory(CallDirectory):
             return (await self._ask(owner, Command("stopped", call_id))).stopped
         return await super().playing_stopped(call_id)
 
-    async def erase(self, call_id: str) -> None:
-        record = await self.record(call_id)
-        if record is not None and record.state != "ended":
-            raise CallLive
+    async def _erase(self, call_id: str) -> None:
         try:
             await self._overwrite("*", call_id)
         except TROUBLE as error:

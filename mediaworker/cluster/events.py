@@ -17,13 +17,14 @@ from dataclasses import replace
 import structlog
 
 from config import Settings
-from mediaworker.cluster.cursors import closer_of, merged, origin, stamp
+from mediaworker.cluster.cursors import closer_of, merged, origin, stamp, stored
 from mediaworker.cluster.own_calls import OwnCalls, lost
 from mediaworker.cluster.own_events import EarlyEvents, OwnEvents
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode, encode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
+    CALL_ERASED,
     CallRecord,
     EngineInfo,
     Event,
@@ -191,6 +192,9 @@ class ClusterEvents(StoredEvents):
 
     def _take(self, row: int, place: Cursor, event: Event, frame: str, traceparent: str) -> None:
         call_id = event.call_id
+        if type_of(event.body) == CALL_ERASED:
+            self._put(row, None, event, frame, place)
+            return
         record = self._latest.get(call_id or "")
         if call_id is None or row <= self.event_log.row or call_id in self._ended:
             return
@@ -216,10 +220,11 @@ class ClusterEvents(StoredEvents):
         else:
             self._latest[call_id] = after
             self._origins.setdefault(call_id, place.store_id)
-        now_s, type_ = asyncio.get_running_loop().time(), type_of(event.body)
-        # As it is stored: where it has come from, and where it is here.
-        stored = stamp(frame, f"{place.store_id}.{place.row}:{row}")
-        self.event_log.put(Entry(row, call_id, event.seq, type_, stored, now_s, record=after, origin=place))
+        self._put(row, after, event, frame, place)
+
+    def _put(self, row: int, after: CallRecord | None, event: Event, frame: str, place: Cursor) -> None:
+        if row > self.event_log.row:
+            self.event_log.put(stored(row, after, event, frame, place, asyncio.get_running_loop().time()))
 
     def _fan_out(self, entry: Entry) -> None:
         """The store has it."""
@@ -292,9 +297,8 @@ class ClusterEvents(StoredEvents):
         if entry.row is None:
             self._offer(entry)
             return
-        place = Cursor(self._own, entry.row)
-        early = Entry(None, entry.call_id, entry.seq, entry.type, entry.frame, entry.published_s, origin=place)
-        if entry.call_id is not None:
+        early = replace(entry, row=None, record=None, origin=Cursor(self._own, entry.row))
+        if entry.call_id is not None or entry.type == CALL_ERASED:
             self._early.put(entry.row, early)
         self._offer(early)
 

@@ -24,7 +24,7 @@ from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import TYPES, Envelope
+from mediaworker.events.schema import CALL_ERASED, TYPES, Envelope
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, Entry, ResumeError, SubscriptionClosed
 from mediaworker.ops.traces import TRACEPARENT, Traces
@@ -48,7 +48,15 @@ TRANSIENT = frozenset({"transcript.partial", "metrics"})
 DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
 log = structlog.get_logger("cluster")
 
-_envelope = msgspec.json.Decoder(Envelope)
+OF_NO_CALL = "erasures"
+"""In the place of a call's id in a subject of the stream: the call is erased there, and that it was is not."""
+
+
+class _Typed(Envelope, frozen=True, kw_only=True):
+    type: str
+
+
+_envelope = msgspec.json.Decoder(_Typed)
 
 
 class _Refusal(msgspec.Struct):
@@ -195,7 +203,8 @@ class Outbox:
     def _take(self, row: int, frame: str) -> None:
         if row <= self._place.read_row:
             return  # `hello`, which is not durable
-        call_id = _envelope.decode(frame).call_id
+        envelope = _envelope.decode(frame)
+        call_id = OF_NO_CALL if envelope.type == CALL_ERASED else envelope.call_id
         if call_id is None:
             self._place.skip_to(row)  # an event without a call stays here
             return

@@ -22,6 +22,7 @@ from mediaworker.events import call_record as calls
 from mediaworker.events.frame import encode, printable, timestamp
 from mediaworker.events.schema import (
     TYPES,
+    CallErased,
     CallRecord,
     CallStarted,
     EngineInfo,
@@ -81,11 +82,14 @@ class EventHub(StoredEvents):
     def publish(self, call_id: str | None, at_ms: int, body: EventBody) -> None:
         """Number the event and put it in line for the disk and the subscribers. Never blocks.
 
-        An event outside its call, before `call.started` or after `call.ended`, is dropped and counted.
+        An event outside its call, before `call.started` or after `call.ended`, is dropped and counted; `CallErased` is
+        about a call that is no more.
         """
         record = None if call_id is None else self._latest.get(call_id)
-        if call_id is not None and (
-            record.state == "ended" if record is not None else not isinstance(body, CallStarted)
+        if (
+            call_id is not None
+            and not isinstance(body, CallErased)
+            and (record.state == "ended" if record is not None else not isinstance(body, CallStarted))
         ):
             self.strays += 1
             log.debug("event outside its call", call_id=call_id, type=type_of(body))
@@ -97,12 +101,14 @@ class EventHub(StoredEvents):
 
     def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:
         assert self._head is not None, "the hub has not been started"
-        durable = is_durable(body)
+        durable, about = is_durable(body), call_id
+        if isinstance(body, CallErased):
+            call_id = None
         seq = self._worker_seq if call_id is None else 0 if record is None else record.seq
         row = self.event_log.row
         if durable:
             row, seq = self.event_log.next_row, seq + 1
-        event = Event(f"{self._head.store_id}:{row}", call_id, seq, at_ms, timestamp(self._clock()), body)
+        event = Event(f"{self._head.store_id}:{row}", about, seq, at_ms, timestamp(self._clock()), body)
         try:
             frame = encode(event)
         except UnicodeEncodeError:

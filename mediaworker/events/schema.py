@@ -223,6 +223,13 @@ class CallEnded(EventBody, frozen=True, tag="call.ended"):
     legs: list[LegMedia]
 
 
+class CallErased(EventBody, frozen=True, tag="call.erased"):
+    """Somebody has had an ended call erased. `call_id` names it, but the event is the worker's: it has the worker's
+    `seq`, comes to subscribers of all calls, and stays."""
+
+    by: Annotated[str, Meta(description="The name of the API key; `loopback` or `page` without keys")]
+
+
 class EngineState(EventBody, frozen=True, tag="engine.state"):
     """The recognition engine's state; belongs to no call (`call_id` null)."""
 
@@ -319,6 +326,7 @@ def tag_of(kind: type[EventBody]) -> str:
     return str(kind.__struct_config__.tag)
 
 
+CALL_ERASED = tag_of(CallErased)
 BODIES: tuple[type[EventBody], ...] = tuple(EventBody.__subclasses__())
 TYPES: frozenset[str] = frozenset(tag_of(kind) for kind in BODIES)
 
@@ -332,7 +340,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     v: Annotated[Literal[1], Meta(description="Version of this schema")]
     cursor: Annotated[str, Meta(description="`<store id>:<row id>`: resume after this event with `after=`")]
-    call_id: Annotated[str | None, Meta(description="null for what concerns the worker or the connection")]
+    call_id: Annotated[
+        str | None, Meta(description="null for what concerns the worker or the connection, but for `call.erased`")
+    ]
     seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
     at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
     time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]

@@ -39,6 +39,8 @@ class Access:
     """`WWW-Authenticate` for a refusal (RFC 6750 section 3)."""
 
 
+COVERED_BY: dict[Scope, tuple[Scope, ...]] = {"metrics": ("admin",)}
+"""Scopes that allow what another one allows, and more."""
 NO_KEYS = (
     "no API keys are configured, so only programs on this machine that run as the worker's user may connect; "
     "configure auth.api_keys, or open the page by the link that the worker prints at its start"
@@ -81,7 +83,7 @@ def decide(
             found = key
     if found is None:
         return Access(401, "unknown API key", "unknown_key", challenge='Bearer error="invalid_token"')
-    if scope is not None and scope not in found.scopes:
+    if scope is not None and not {scope, *COVERED_BY.get(scope, ())} & set(found.scopes):
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
         reason = f"the key `{found.name}` lacks the scope `{scope}`"
         return Access(403, reason, "scope", name=found.name, challenge=challenge)

@@ -35,6 +35,9 @@ class OperatorContext(Protocol):
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
 
+    def is_known(self, connection: HTTPConnection) -> bool:
+        """Whether it shows a key, or needs none."""
+
 
 @dataclass(slots=True)
 class ApiContext:
@@ -80,6 +83,25 @@ class ApiContext:
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
         return authorize(self.settings.auth.api_keys, self.failures, connection, scope, self.sessions.keys)
+
+    def is_known(self, connection: HTTPConnection) -> bool:
+        """See `OperatorContext`."""
+        return is_known(self.settings.auth.api_keys, self.failures, connection, self.sessions.keys)
+
+
+def is_known(
+    keys: Sequence[ApiKey], failures: AuthFailures, connection: HTTPConnection, sessions: Collection[str] = ()
+) -> bool:
+    """Whether a request to a route that is open to all shows a key, or needs none. A wrong key is counted, and its
+    answer slowed, as at any route."""
+    if connection.headers.get("authorization", "").lower().startswith("bearer "):
+        try:
+            return authorize(keys, failures, connection, None, sessions).status == 200
+        except Problem:
+            return False
+    peer = connection.client.host if connection.client else ""
+    direct = not keys and is_direct_asgi(connection.scope)
+    return decide(connection.headers.items(), peer, keys, None, direct=direct, sessions=sessions).status == 200
 
 
 def authorize(

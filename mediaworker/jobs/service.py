@@ -68,6 +68,8 @@ class JobService:
         self._notifier = JobNotifier(self.store, settings)
         self.webhooks = self._notifier.outbox
         self._sure_clock = SureClock(store.clock)
+        self.erased = self.expired = 0
+        """Jobs that somebody had erased, and those that were too old."""
         self._arriving: Counter[str] = Counter()
         """By key, those that are being written down for the first time."""
         self._turns: dict[str, int] = {}
@@ -177,8 +179,14 @@ class JobService:
             self._cancelling[job_id] = task
         return await asyncio.shield(task)
 
-    async def erase(self, job_id: str) -> None:
-        """An ended one, with its result. Raises StoreError."""
+    async def erase(self, job_id: str, by: str) -> None:
+        """An ended one, with its result. `by`: the name of the key whose holder asks for it. Raises StoreError."""
+        await self._erase(job_id)
+        log.info("job erased", job=job_id, by=by)
+        self.erased += 1
+
+    async def _erase(self, job_id: str) -> None:
+        """Raises StoreError."""
         job = self.store.open.pop(job_id, None)
         self.webhooks.forget(job_id)
         try:
@@ -319,4 +327,5 @@ class JobService:
         """Erase those that ended before; webhooks that are still owed for them are given up."""
         while old := await self.store.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
             for job_id in old:
-                await self.erase(job_id)
+                await self._erase(job_id)
+                self.expired += 1

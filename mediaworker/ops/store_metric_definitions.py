@@ -186,6 +186,8 @@ def add_jobs(metrics: MetricsRegistry, jobs: JobService) -> None:
     metrics.gauge("jobs_queued", "Shows how many jobs are waiting.", lambda: jobs.queued)
     metrics.gauge("jobs_running", "Shows how many jobs are running.", lambda: jobs.running)
     metrics.counter("jobs_ended", "Counts finished jobs by how they ended.", lambda: store.ended, "status")
+    metrics.counter("jobs_erased", "Counts jobs that somebody had erased, with their results.", lambda: jobs.erased)
+    metrics.counter("jobs_expired", "Counts jobs that were erased for their age.", lambda: jobs.expired)
     metrics.gauge("job_store_ok", "Is 1 while jobs can be stored.", lambda: store.trouble is None)
     metrics.counter(
         "job_store_renewals",

@@ -25,7 +25,7 @@ from lab.engine.listener import LISTENER, Limit
 from lab.events.marks import found
 from lab.network.nats_servers import NatsServer, nats
 from lab.patience import eventually, seconds, until
-from lab.worker.cluster import environ, joined
+from lab.worker.cluster import environ, following, joined
 from lab.worker.jobs import ended, made, upload
 from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, told, url
@@ -90,6 +90,30 @@ async def a_call(running: Worker, codes: bytes) -> tuple[str, list[str]]:
 
 
 NAMES = ("Zoë Quackenbush-Ærøskøbing", "Wolfgang-Xaver Überlingen")
+
+
+async def test_every_worker_tells_once_who_had_a_call_erased(scene: Scene) -> None:
+    a, b = scene.workers
+    async with following(a) as at_a, following(b) as at_b:
+        call_ids = [(await a_call(a, CODES))[0] for _ in range(2)]
+        await at_b.until("call.ended", 2)
+        for by, call_id in zip((scene.a, scene.b), call_ids, strict=True):
+            assert by.delete(f"/v1/calls/{call_id}").status_code == 204
+        for follower in (at_a, at_b):
+            await follower.until("call.erased", 2)
+        await a_call(b, CODES[2400:])  # whatever would come twice has come by then
+        for follower in (at_a, at_b):
+            await follower.until("call.ended", 3)
+            told = [each for each in follower.heard if each["type"] == "call.erased"]
+            assert sorted(each["call_id"] for each in told) == sorted(call_ids)
+            assert {each["by"] for each in told} == {"loopback"}
+        between = next(each for each in at_a.heard if each["type"] == "call.erased")["cursor"]
+    async with following(b, between) as later:  # a cursor of the other worker, right behind the first of them
+        await later.until("call.erased")
+        await later.until("call.ended")
+        assert [each["type"] for each in later.heard].count("call.erased") == 1
+    logs = [each.log.read_text() for each in scene.workers]
+    assert [text.count("call erased") for text in logs] == [1, 1]
 
 
 async def test_a_call_that_is_deleted_is_in_no_file(scene: Scene) -> None:

@@ -157,7 +157,7 @@ async def test_an_erased_job_is_told_no_more(settings: Settings) -> None:
         async with serving(settings) as service:
             job_id = await submit(service, receiver.url)
             await asyncio.to_thread(until, lambda: receiver.came, 30, "it is about to be told")
-            await service.erase(job_id)
+            await service.erase(job_id, "somebody")
             assert await service.get(job_id) is None
         async with serving(settings) as service:
             assert await service.get(job_id) is None and service.webhooks.tries == 0

@@ -12,7 +12,7 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
+from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, METRICS_KEY, bearer, running_api
 from mediaworker.http.app import create_app
 from mediaworker.http.resources import page
 
@@ -30,7 +30,38 @@ async def test_a_key_may_ask_what_it_may_do(tmp_path: Path) -> None:
             assert answer.json() == {"name": name, "scopes": scopes}
     async with running_api(tmp_path / "open") as api:
         answer = await api.client.get("/v1/key")
-        assert answer.json() == {"name": "loopback", "scopes": ["events", "admin", "batch", "stream"]}
+        assert answer.json() == {"name": "loopback", "scopes": ["events", "admin", "batch", "stream", "metrics"]}
+
+
+async def test_prometheus_needs_no_key_that_may_more(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        statuses = {}
+        for key in (METRICS_KEY, ADMIN_KEY, BOTH_KEY, EVENTS_KEY):
+            answer = await api.client.get("/metrics", headers=bearer(key))
+            statuses[key] = answer.status_code
+        assert statuses == {METRICS_KEY: 200, ADMIN_KEY: 200, BOTH_KEY: 200, EVENTS_KEY: 403}
+        assert 'scope="metrics"' in answer.headers["www-authenticate"]
+        api.open_call("c1")
+        await api.hub.flush()
+        for method, path in (("GET", "/v1/calls"), ("POST", "/v1/calls/c1/hangup"), ("DELETE", "/v1/calls/c1")):
+            assert (await api.client.request(method, path, headers=bearer(METRICS_KEY))).status_code == 403
+
+
+async def test_readiness_names_accounts_to_holders_of_keys_alone(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        api.reasons.append("sip account pbx: failed 403 pbx.example knows no pbx; call the pbxmaster")
+        for headers in ({}, {"Authorization": "Basic cGJ4OnBieA=="}, bearer("a-guess-1")):
+            shown = (await api.client.get("/readyz", headers=headers)).json()
+            assert shown["reasons"] == ["sip account ***: failed 403 ***.example knows no ***; call the pbxmaster"]
+            assert shown["sip"] == [{"account": "***", "state": "registered", "code": 200}]
+            assert "account ***" in shown["detail"]
+        for key in (EVENTS_KEY, METRICS_KEY):
+            shown = (await api.client.get("/readyz", headers=bearer(key))).json()
+            assert shown["sip"][0]["account"] == "pbx" and shown["reasons"] == api.reasons
+    async with running_api(tmp_path / "open") as api:  # the worker's own user
+        assert (await api.client.get("/readyz")).json()["sip"][0]["account"] == "pbx"
+        shown = (await api.client.get("/readyz", headers={"X-Forwarded-For": "192.0.2.1"})).json()
+        assert shown["sip"][0]["account"] == "***"
 
 
 async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 from asr.client.recognizer import Recognizer
-from lab.events.samples import final, speech
-from lab.http.api_server import Running, running_api
-from mediaworker.events.schema import TranscriptWords, Word
+from lab.events.samples import final, kinds, running_hub, speech, take
+from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, bearer, running_api
+from mediaworker.events.frame import encode
+from mediaworker.events.schema import CallErased, EngineState, TranscriptWords, Word
 from mediaworker.files.service import FileService
 from mediaworker.http.app import ApiContext, create_app
 from mediaworker.http.openai import routes as openai
@@ -168,6 +169,38 @@ async def test_an_ended_call_keeps_its_names_on_the_disk(tmp_path: Path) -> None
         assert "Cleo: hello" in (await api.client.get("/v1/calls/c1/transcript?format=txt")).text
         await problem(await api.client.patch("/v1/calls/c1", json={"language": "de"}), 409)
         await problem(await api.client.patch("/v1/calls/c9", json={"names": {}}), 404)
+
+
+async def test_an_erasure_is_told_without_what_was_erased(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        for call_id in ("c1", "c2"):
+            await ended_call(api, call_id)
+        everybody = api.hub.subscribe(types=frozenset({"call.erased", "engine.state"}))
+        one = api.hub.subscribe(call="c1", types=frozenset({"call.erased"}))
+        api.hub.publish(None, 0, EngineState("ready"))
+        for key, status in ((EVENTS_KEY, 403), (BOTH_KEY, 204), (BOTH_KEY, 404)):
+            answer = await api.client.delete("/v1/calls/c1", headers=bearer(key))
+            assert answer.status_code == status
+        assert (await api.client.delete("/v1/calls/c2", headers=bearer(ADMIN_KEY))).status_code == 204
+        await api.hub.flush()
+        _, engine, first, second = await take(everybody, 4)
+        assert [(each.call_id, each.body) for each in (first, second)] == [
+            ("c1", CallErased("both")), ("c2", CallErased("ops")),
+        ]  # fmt: skip
+        assert [first.seq, second.seq] == [engine.seq + 1, engine.seq + 2] and first.at_ms == 0
+        assert len(encode(first)) < 250, "who and when, and nothing else"
+        shown = (await api.client.get("/metrics", headers=bearer(ADMIN_KEY))).text
+        assert 'mediaworker_events_published_total{type="call.erased"} 2' in shown
+        await problem(await api.client.get("/v1/calls/c1", headers=bearer(BOTH_KEY)), 404)
+        assert kinds(await take(one, 1)) == ["hello"] and one.waiting == 0, "it is no event of the call"
+        lines = [line for line in capsys.readouterr().out.splitlines() if "call erased" in line]
+        assert len(lines) == 2 and "by=both" in lines[0] and "call_id=c1" in lines[0]
+    async with running_hub(tmp_path) as hub:  # it stays, and the worker's own events go on counting
+        again = await take(hub.subscribe(after=engine.cursor), 3)
+        assert [each.body for each in again[1:]] == [CallErased("both"), CallErased("ops")]
+        hub.publish(None, 0, EngineState("idle"))
+        await hub.flush()
+        assert (await take(hub.subscribe(after=second.cursor), 2))[1].seq == second.seq + 1
 
 
 async def test_hang_up_and_erase(tmp_path: Path) -> None:

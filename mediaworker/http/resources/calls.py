@@ -126,10 +126,10 @@ class Calls:
         return _json(record, 202)
 
     async def delete(self, request: Request) -> Response:
-        self._context.authorize(request, "admin")
+        access = self._context.authorize(request, "admin")
         record = await self._record(request)
         try:
-            await self._directory.erase(record.call_id)
+            await self._directory.erase(record.call_id, access.name)
         except CallLive:
             raise Problem(409, "the call has not ended: hang it up first") from None
         except OwnerAway as error:

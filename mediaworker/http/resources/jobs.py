@@ -111,10 +111,11 @@ class JobRoutes:
 
     async def delete(self, request: Request) -> Response:
         """200 and the job, cancelled; 204 when it had ended: it is erased."""
+        access = self._context.authorize(request, "batch")
         job = await self._job(request)
         if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
             return _json(public(cancelled))
-        await self._jobs.erase(job.id)
+        await self._jobs.erase(job.id, access.name)
         return Response(status_code=204)
 
     async def result(self, request: Request) -> Response:

@@ -156,8 +156,12 @@ def test_any_environment_value_is_settings_or_a_config_error(text: str) -> None:
             pass
 
 
-def test_secret_masks_its_repr() -> None:
-    assert repr(Secret("x")) == "'***'" and f"{Secret('x')}" == "x"
+def test_a_secret_is_masked_wherever_it_is_printed() -> None:
+    secret = Secret("x")
+    assert {repr(secret), f"{secret!r}", ascii(secret)} == {"'***'"}
+    assert {f"{secret}", f"{secret!s}", str(secret), f"{secret:3}", format(secret)} == {"***"}
+    assert str.__str__(secret) == "x" == secret and secret.encode() == b"x" and f"{Secret('')}" == ""
+    assert type(str.__str__(secret)) is str
 
 
 def test_the_key_of_watch_is_no_setting() -> None:

@@ -45,7 +45,8 @@ from mediaworker.events.schema import (
 DOCS = ROOT / "docs"
 CONTRACT = {
     "call.started", "leg.updated", "call.held", "call.resumed", "speech.started", "speech.ended", "transcript.partial",
-    "transcript.final", "transcript.words", "dtmf", "alert", "metrics", "call.ended", "engine.state", "lagged", "hello",
+    "transcript.final", "transcript.words", "dtmf", "alert", "metrics", "call.ended", "call.erased", "engine.state",
+    "lagged", "hello",
 }  # fmt: skip
 INT = st.integers(-(2**53), 2**53)
 
