@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from asr import languages
+from asr.utterance import MAX_TEXT
 
 ASR_TAG = "<asr_text>"
 
@@ -147,10 +148,11 @@ def _stands_in(part: list[str], whole: list[str]) -> bool:
 
 
 def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidence) -> str:
-    """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo or from silence."""
+    """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo or from silence. It is
+    never longer than `MAX_TEXT`."""
     if evidence.silent:
         return ""
-    text = " ".join(cut_repetitions(text).split())
+    text = " ".join(cut_repetitions(text[:MAX_TEXT]).split())
     if context and is_recital(text, context, evidence):
         return ""
     if previous and is_echo(text, previous, evidence):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+MAX_TEXT = 16_384
+"""Code points in the text of an utterance, and words: thirty seconds of the fastest speech have a tenth of that. Nobody
+has to store what an engine server writes instead."""
 Format = Literal["PCMU", "PCMA", "L16"]
 BYTES_PER_S: dict[Format, int] = {"PCMU": 8000, "PCMA": 8000, "L16": 32000}
 """PCMU and PCMA: one code per sample at 8 kHz. L16: little-endian int16 at 16 kHz."""
@@ -49,7 +54,7 @@ class Utterance:
 class TimedWord:
     """When a word of a final was said."""
 
-    word: str
+    word: Annotated[str, Meta(max_length=MAX_TEXT)]
     """As it stands in the text, without punctuation around it."""
     start_ms: int
     """From the utterance's first byte of audio."""
@@ -64,8 +69,8 @@ class Hypothesis:
 
     utterance_id: str
     revision: int
-    text: str
-    language: str
+    text: Annotated[str, Meta(max_length=MAX_TEXT)]
+    language: Annotated[str, Meta(max_length=64)]
     """ISO 639 code; empty when no language was recognised."""
     stable_chars: int
     """Code points at the start of `text`, up to a word boundary, equal to those of the previous hypothesis. While the
@@ -82,7 +87,7 @@ class Hypothesis:
     refused: bool = False
     """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance, or takes
     less audio."""
-    words: tuple[TimedWord, ...] = ()
+    words: Annotated[tuple[TimedWord, ...], Meta(max_length=MAX_TEXT)] = ()
     """Those of a final whose engine says when they were said, if `Utterance.words` asks for that."""
 
 
@@ -92,7 +97,7 @@ class Alignment:
 
     utterance_id: str
     revision: int
-    words: tuple[TimedWord, ...]
+    words: Annotated[tuple[TimedWord, ...], Meta(max_length=MAX_TEXT)]
     error: str | None = None
     """Why there are none."""
     queue_s: float = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import msgspec
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
-from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
+from asr.utterance import MAX_TEXT, Alignment, Hypothesis, TimedWord, Utterance
 from config.framing import MAX_FRAME_BYTES, FramedMessage, FrameError, Frames, encode
 from config.settings import Asr, Qwen
 
+WORD = TimedWord("w", 0, 1, 1.0)
 text = st.text(max_size=40)
 number = st.integers(0, 2**40)
 utterances = st.builds(
@@ -138,3 +141,23 @@ def test_a_length_no_message_has(length: int) -> None:
 def test_the_directions_are_told_apart() -> None:
     with pytest.raises(FrameError):
         messages.decode_from_engine(encode(messages.CloseUtterance("a"))[4:])
+
+
+@pytest.mark.parametrize(
+    ("what", "longest"),
+    [
+        (lambda size: messages.Heard(Hypothesis("u", 1, "w" * size, "en", 0, True)), MAX_TEXT),
+        (lambda size: messages.Heard(Hypothesis("u", 1, "€" * size, "en", 0, False)), MAX_TEXT),
+        (lambda size: messages.Heard(Hypothesis("u", 1, "", "e" * size, 0, True)), 64),
+        (lambda size: messages.Heard(Hypothesis("u", 1, "", "", 0, True, words=(WORD,) * size)), MAX_TEXT),
+        (lambda size: messages.Words(Alignment("u", 1, (replace(WORD, word="w" * size),))), MAX_TEXT),
+        (lambda size: messages.Words(Alignment("u", 1, (WORD,) * size)), MAX_TEXT),
+    ],
+    ids=["final", "partial", "language", "words", "a word", "alignment"],
+)  # fmt: skip
+def test_nobody_has_to_store_what_no_speech_can_be(what: Callable[[int], FromEngine], longest: int) -> None:
+    """An engine server may be anybody's, and its finals are stored and sent to everybody."""
+    message = what(longest)
+    assert messages.decode_from_engine(encode(message)[4:]) == message
+    with pytest.raises(FrameError):
+        messages.decode_from_engine(encode(what(longest + 1))[4:])

@@ -20,6 +20,7 @@ from asr.text import (
     takes_back,
     words,
 )
+from asr.utterance import MAX_TEXT
 
 SPOKEN = Evidence(seconds=4.0, peak_dbfs=-20.0)
 SILENCE = Evidence(seconds=4.0, peak_dbfs=-65.0)
@@ -195,3 +196,11 @@ def test_words_faster_than_anybody_speaks_are_an_echo() -> None:
 def test_a_context_of_four_words_is_recited_when_all_of_it_is_said() -> None:
     assert clean("one two three four", context="One, two: three four", evidence=SPOKEN) == ""
     assert clean("one two three", context="One two three", evidence=SPOKEN) == "one two three"
+
+
+def test_a_text_is_never_longer_than_a_message_may_be() -> None:
+    said = " ".join(f"word{number}" for number in range(500_000))
+    shown = clean(said, evidence=Evidence(seconds=1e6, peak_dbfs=-20.0))
+    assert (
+        len(shown) <= MAX_TEXT and said.startswith(shown[:-8]) and len(clean("x" * 10_000_000, evidence=SPOKEN)) <= 20
+    )
