@@ -1,7 +1,8 @@
 """The messages between the media process and the inference process, framed as in `config.framing`.
 
 Audio crosses once, as deltas in the codec's own bytes. A worker and an engine server on another machine exchange the
-same messages over TCP, after a greeting: `Hello` instead of `Configure`, answered with `Welcome` or `Refused`.
+same messages over TCP, after a greeting: `Hello` instead of `Configure`, answered with `Welcome` or `Refused`. Without
+certificates both prove first that they know the token (`asr.greeting`): `Hello`, `Challenge`, `Proof`, `Welcome`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,17 @@ class Hello(FramedMessage, frozen=True):
     """A worker's first message to an engine server. It has been shown no certificate that is not trusted."""
 
     version: int
-    """`PROTOCOL` of the worker; of a message in another version nothing else is read."""
+    """`protocol` of the worker; of a message in another version nothing else is read."""
     worker: str = ""
     """Its name in the server's log and metrics."""
-    token: str = ""
+    nonce: bytes = b""
     """Where there are no certificates."""
+
+
+class Proof(FramedMessage, frozen=True):
+    """A worker's answer to `Challenge`."""
+
+    proof: bytes
 
 
 class Release(FramedMessage, frozen=True):
@@ -171,6 +178,14 @@ class Welcome(FramedMessage, frozen=True):
     model: str
     """As the server's `asr.model`; empty where the engine has only one."""
     languages: tuple[str, ...]
+    proof: bytes = b""
+    """Where there are no certificates: the server knows the token as well."""
+
+
+class Challenge(FramedMessage, frozen=True):
+    """An engine server's answer to the `Hello` of a worker without a certificate."""
+
+    nonce: bytes
 
 
 class Refused(FramedMessage, frozen=True):
@@ -198,14 +213,21 @@ class Draining(FramedMessage, frozen=True):
 
 
 PROTOCOL = 1
-"""Version of what a worker and an engine server tell each other: one more with each change that the other side must
-know of."""
+"""Version of what a worker and an engine server tell each other, behind TLS: one more with each change that the other
+side must know of."""
+TOKEN_PROTOCOL = 2
+"""The same without certificates. In version 1 the worker told the token to whoever listened at the address."""
+
+
+def protocol(*, tls: bool) -> int:
+    return PROTOCOL if tls else TOKEN_PROTOCOL
+
 
 OfUtterance = Open | Append | PartialRequest | FinalRequest | Withdraw | Align | CloseUtterance
-ToEngine = Configure | Hello | Release | OfUtterance | Ping
+ToEngine = Configure | Hello | Proof | Release | OfUtterance | Ping
 FromEngine = (
     EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused | Load
-    | Draining
+    | Draining | Challenge
 )  # fmt: skip
 
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(

@@ -43,10 +43,12 @@ def decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
 class Frames:
     """Cuts a byte stream into frames."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
+        self.limit = limit
+        """Bytes of a frame, at most."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The bodies that `data` completes. Raises FrameError on a length that no message has."""
@@ -56,7 +58,7 @@ class Frames:
         at = 0
         while len(buffer) - at >= 4:
             length = int.from_bytes(buffer[at : at + 4], "big")
-            if not 0 < length <= MAX_FRAME_BYTES:
+            if not 0 < length <= self.limit:
                 raise FrameError(f"frame of {length} bytes")
             if len(buffer) - at - 4 < length:
                 break

@@ -125,7 +125,7 @@ async def opened(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-async def first_frames(reader: asyncio.StreamReader, frames: framing.Frames) -> list[bytes]:
+async def next_frames(reader: asyncio.StreamReader, frames: framing.Frames) -> list[bytes]:
     """Until there is a whole frame. Raises EOFError, FrameError."""
     while not (bodies := frames.feed(await reader.read(RECEIVE_BYTES))):
         if reader.at_eof():

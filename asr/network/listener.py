@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import itertools
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from asr import messages
+from asr import greeting, messages
 from asr.client.recognizer import Recognizer
 from asr.client.servers.tasks import Tasks
 from asr.network.connection import (
@@ -26,27 +26,38 @@ from asr.network.connection import (
     Delay,
     ListenerCounters,
     WorkerConnection,
-    first_frames,
+    next_frames,
     opened,
 )
 from asr.network.session import AnsweredFinal, ProtocolError, WorkerSession
 from asr.utterance import EngineStatus
 from config import framing
-from config.addresses import bound_tcp
+from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
 from config.tasks import again_and_again
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""
 MAX_GREETING_OF_ADDRESS = 16
-"""Of one address, so that a stranger who says nothing does not keep the workers out. Many workers behind one address
-that come at once try again."""
+"""Of one address or IPv6 /64. Many workers behind one address that come at once try again."""
 SILENCE_S = 60.0
 """A worker that has said nothing for so long is gone: it pings more often than that."""
 TELL_S = 1.0
 """How often a change of the load is told to a worker that gets no answers."""
 
 log = structlog.get_logger("asr")
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeted:
+    """A connection that was let in."""
+
+    worker: str
+    """Its name."""
+    more: list[bytes]
+    """Frames that came with its greeting."""
+    proof: bytes = b""
+    """That this server knows the token, where there are no certificates."""
 
 
 class EngineListener:
@@ -75,6 +86,8 @@ class EngineListener:
         """The port bound, once started."""
         self._recognizer, self._address, self._name = recognizer, address, name
         self._context, self._token, self._max_bytes = context, token, max_bytes
+        if token:
+            greeting.key_of(token)  # now, and not while calls go on
         self._on_final = on_final
         self._numbers = itertools.count(1)
         self._connections: set[WorkerConnection] = set()
@@ -82,8 +95,8 @@ class EngineListener:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
-        self._greeting: Counter[str] = Counter()
-        """Connections that have not greeted yet, by their address."""
+        self._greeting: dict[asyncio.Task[None], str] = {}
+        """Connections that have not greeted yet, oldest first, and the address or network of each."""
         self._tell: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
@@ -176,66 +189,89 @@ class EngineListener:
                 await asyncio.sleep(TELL_S)
                 continue
             peer = address[0]
-            full = self._greeting.total() >= MAX_GREETING or len(self._connections) >= MAX_WORKERS
-            if full or self._greeting[peer] >= MAX_GREETING_OF_ADDRESS:
+            if len(self._connections) >= MAX_WORKERS:
                 accepted.close()
-                self._refuse(peer, f"there are too many connections{'' if full else ' of this address'}")
+                self._refuse(peer, "there are too many connections")
                 continue
-            self._greeting[peer] += 1
-            self._tasks.start(self._serve(accepted, peer), "asr-worker")
+            self._make_room(network := peer_key(peer))
+            self._greeting[self._tasks.start(self._serve(accepted, peer), "asr-worker")] = network
+
+    def _make_room(self, network: str) -> None:
+        """For one more greeting: the oldest one gives way, for a worker greets at once. Those of whoever has most do so
+        first, so that silent strangers keep nobody out."""
+        of_each = Counter(self._greeting.values())
+        if of_each[network] >= MAX_GREETING_OF_ADDRESS:
+            crowded, whose = network, " of this address"
+        elif of_each.total() >= MAX_GREETING:
+            crowded, whose = of_each.most_common(1)[0][0], ""
+        else:
+            return
+        oldest = next(task for task, its in self._greeting.items() if its == crowded)
+        del self._greeting[oldest]
+        oldest.cancel()
+        self._refuse(crowded, f"it has not greeted, and there are too many connections{whose}")
 
     async def _serve(self, accepted: socket.socket, peer: str) -> None:
         writer, greeted = None, None
         try:
-            async with asyncio.timeout(HELLO_S):
-                reader, writer = await opened(accepted, self._context)
-                frames = framing.Frames()
-                first = await first_frames(reader, frames)
-            greeted = self._greet(first, peer, writer)
-        except ssl.SSLError as error:
-            self._refuse(peer, f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}")
-        except (OSError, TimeoutError, EOFError, framing.FrameError):
-            self._refuse(peer, "it has not greeted")
+            try:
+                async with asyncio.timeout(HELLO_S):
+                    reader, writer = await opened(accepted, self._context)
+                    # Behind TLS, audio may follow the first message at once.
+                    frames = framing.Frames(framing.MAX_FRAME_BYTES if self._context else greeting.MAX_BYTES)
+                    greeted = await self._greet(reader, writer, frames, peer)
+                    frames.limit = framing.MAX_FRAME_BYTES
+            except ssl.SSLError as error:
+                self._refuse(peer, f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}")
+            except (OSError, TimeoutError, EOFError, framing.FrameError):
+                self._refuse(peer, "it has not greeted")
+            finally:
+                if (task := asyncio.current_task()) is not None:
+                    self._greeting.pop(task, None)
+            if greeted is not None and writer is not None:
+                await self._talk(greeted, reader, writer, frames)
         finally:
-            self._greeting[peer] -= 1
-            if not self._greeting[peer]:
-                del self._greeting[peer]
             if writer is None:
                 accepted.close()
-        if writer is None:
-            return
-        try:
-            if greeted is not None:
-                await self._talk(greeted, first[1:], reader, writer, frames)
-        finally:
-            writer.close()
+            else:
+                writer.close()
 
-    def _greet(self, first: list[bytes], peer: str, writer: asyncio.StreamWriter) -> str | None:
-        """-> the worker's name, if it is let in. Raises FrameError."""
-        version = messages.decode_version(first[0])
-        hello = messages.decode_to_engine(first[0]) if version == messages.PROTOCOL else messages.Hello(version)
-        assert isinstance(hello, messages.Hello)
-        if self._context is None and version == messages.PROTOCOL and not _equal(hello.token, self._token):
-            self._refuse(peer, "its token is another one")
-            return None
-        if version != messages.PROTOCOL:
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames, peer: str
+    ) -> _Greeted | None:
+        """-> a worker, if it is let in. Raises EOFError, FrameError."""
+        bodies, tls = await next_frames(reader, frames), self._context is not None
+        version, first = messages.decode_version(bodies[0]), bodies.pop(0)
+        if version != messages.protocol(tls=tls):
             why = (
                 f"it speaks version {version} of the protocol between workers and engine servers, "
-                f"and this server version {messages.PROTOCOL}"
+                f"and this server version {messages.protocol(tls=tls)}"
             )
             self._refuse(peer, why)
             writer.write(framing.encode(messages.Refused(why)))
             return None
-        return hello.worker[:100] or peer
+        hello = messages.decode_to_engine(first)
+        assert isinstance(hello, messages.Hello)
+        worker = hello.worker[:100] or peer
+        if tls:
+            return _Greeted(worker, bodies)
+        challenge = messages.Challenge(greeting.nonce())
+        ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        known = greeting.Greeting(self._token, hello.nonce, challenge.nonce, *ends)
+        writer.write(framing.encode(challenge))
+        bodies = bodies or await next_frames(reader, frames)
+        answer = messages.decode_to_engine(bodies.pop(0))
+        if len(hello.nonce) != greeting.NONCE_BYTES or not isinstance(answer, messages.Proof):
+            raise framing.FrameError("no proof")
+        if not known.proves("worker", answer.proof):
+            self._refuse(peer, "its token is another one, or its messages have come over somebody else's connection")
+            return None
+        return _Greeted(worker, bodies, known.proof("server"))
 
     async def _talk(
-        self,
-        worker: str,
-        first: Iterable[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        frames: framing.Frames,
+        self, greeted: _Greeted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames
     ) -> None:
+        worker = greeted.worker
         loop = asyncio.get_running_loop()
         session = WorkerSession(
             next(self._numbers),
@@ -258,8 +294,9 @@ class EngineListener:
         self.counters.connections += 1
         log.info("worker connected", worker=worker)
         try:
-            self._welcome(connection)
-            for body in first:
+            writer.write(framing.encode(self._welcome(greeted.proof)))  # before anything else
+            self._begin(connection)
+            for body in greeted.more:
                 session.receive(messages.decode_to_engine(body))
             while data := await reader.read(RECEIVE_BYTES):
                 connection.heard_s = loop.time()
@@ -280,13 +317,14 @@ class EngineListener:
             self._recognizer.keep_alive(bool(self._connections))
             log.info("worker gone", worker=worker)
 
-    def _welcome(self, connection: WorkerConnection) -> None:
+    def _welcome(self, proof: bytes) -> messages.Welcome:
+        recognizer, version = self._recognizer, messages.protocol(tls=self._context is not None)
+        return messages.Welcome(version, self._name, recognizer.engine, recognizer.model, recognizer.languages, proof)
+
+    def _begin(self, connection: WorkerConnection) -> None:
         recognizer = self._recognizer
         recognizer.keep_alive(True)
-        welcome = messages.Welcome(
-            messages.PROTOCOL, self._name, recognizer.engine, recognizer.model, recognizer.languages
-        )
-        connection.send(welcome)
+        connection.send()
         if recognizer.state is EngineStatus.READY:
             connection.send(self._ready())
             connection.ready = True
@@ -313,7 +351,3 @@ class EngineListener:
         if self._accepting is not None and self._socket is not None:
             self._accepting.cancel()
             self._socket.close()
-
-
-def _equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))

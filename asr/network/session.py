@@ -118,7 +118,7 @@ class WorkerSession:
             case messages.Ping():
                 self._answers.append(messages.Pong())
                 self._on_answer(None)
-            case messages.Configure() | messages.Hello():
+            case messages.Configure() | messages.Hello() | messages.Proof():
                 raise ProtocolError("a greeting in the middle of a connection")
             case _:
                 if (known := self._open.get(message.utterance_id)) is not None:

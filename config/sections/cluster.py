@@ -24,8 +24,8 @@ class Cluster(Section, frozen=True, kw_only=True):
     """Certificates are trusted if an authority in this PEM file has issued them. Give it to nobody else: whoever has a
     certificate of that authority is let in."""
     token: Secret = Secret("")
-    """On one machine, over loopback and without certificates, an engine server takes the workers that know this
-    token."""
+    """On one machine, over loopback and without certificates, a worker and an engine server prove each other that they
+    know this token, without sending it."""
 
     nats: tuple[str, ...] = ()
     """Workers that share these NATS servers with JetStream know each other's calls: `tls://nats-1.example.com:4222`,

@@ -9,11 +9,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from asr import messages
 from asr.client.recognizer import EngineStatus
+from asr.greeting import NONCE_BYTES, Greeting
 from config import ConfigError, framing
 from config.load import parse
 from config.sections.section import Secret
@@ -28,7 +31,10 @@ from lab.worker.peers import command
 from mediaworker.engine_service import EngineService
 
 WORDS = " ".join(words(codes(PROMPT)))
-HELLO = messages.Hello(messages.PROTOCOL, "a peer", TOKEN)
+HELLO = messages.Hello(messages.PROTOCOL, "a peer")
+"""Behind TLS."""
+NONCE = bytes(range(NONCE_BYTES))
+KNOCK = framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer", NONCE))
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +91,17 @@ async def answered(server: Server, *frames: bytes, context: ssl.SSLContext | Non
 @pytest.mark.parametrize(
     "sent",
     [
-        framing.encode(messages.Hello(messages.PROTOCOL, "a peer", "another")),
-        framing.encode(messages.Hello(messages.PROTOCOL, "a peer")),
         framing.encode(messages.Ping()),
+        framing.encode(messages.Proof(bytes(32))),
+        framing.encode(messages.Challenge(NONCE)),
+        (5000).to_bytes(4, "big"),
         b"GET / HTTP/1.1\r\nHost: engines\r\n\r\n",
         b"\x00\x00\x00\x05hello",
         random.Random(21).randbytes(5000),
         b"\x00",
         b"",
     ],
-    ids=["another token", "no token", "no greeting", "HTTP", "no message", "noise", "a part", "nothing"],
+    ids=["no greeting", "a proof", "a challenge", "too much", "HTTP", "no message", "noise", "a part", "nothing"],
 )
 async def test_who_does_not_know_the_token_is_told_nothing(server: Server, sent: bytes) -> None:
     before = refused(server)
@@ -102,39 +109,158 @@ async def test_who_does_not_know_the_token_is_told_nothing(server: Server, sent:
     until(lambda: refused(server) == before + 1)
 
 
-async def test_a_silent_stranger_does_not_keep_workers_out(server: Server) -> None:
-    """A hundred connections of one address that say nothing; a worker of another one is let in at once."""
+@pytest.mark.parametrize(
+    ("hello", "answer"),
+    [
+        (KNOCK, framing.encode(messages.Proof(bytes(32)))),
+        (KNOCK, framing.encode(messages.Proof(b""))),
+        (KNOCK, framing.encode(messages.Ping())),
+        (KNOCK, framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer", NONCE))),
+        (framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer")), framing.encode(messages.Proof(bytes(32)))),
+    ],
+    ids=["another token", "no proof", "a ping", "again", "no nonce"],
+)
+async def test_who_proves_nothing_is_told_a_nonce_and_nothing_else(server: Server, hello: bytes, answer: bytes) -> None:
     before = refused(server)
-    with contextlib.ExitStack() as stack:
-        for _ in range(100):
-            strange = stack.enter_context(
-                socket.create_connection(("127.0.0.1", server.port), seconds(20), ("127.0.0.9", 0))
-            )
-            strange.settimeout(seconds(20))
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(framing.encode(HELLO))
-        cut, told = framing.Frames(), list[messages.FromEngine]()
+    (only,) = await answered(server, hello, answer)
+    assert isinstance(only, messages.Challenge) and len(only.nonce) == NONCE_BYTES
+    until(lambda: refused(server) == before + 1)
+
+
+async def greeted(
+    server: Server, token: str = TOKEN, worker: tuple[str, int] | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of a worker that knows the token. Raises EOFError, OSError: it was not let in."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
         async with timeout(20):
-            while not any(isinstance(each, messages.Welcome) for each in told):
-                assert (data := await reader.read(65536)), "turned away"
-                told += map(messages.decode_from_engine, cut.feed(data))
+            writer.write(KNOCK)
+            challenge = await next_message(reader)
+            assert isinstance(challenge, messages.Challenge)
+            ends = worker or writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+            known = Greeting(token, NONCE, challenge.nonce, *ends)
+            writer.write(framing.encode(messages.Proof(known.proof("worker"))))
+            welcome = await next_message(reader)
+            assert isinstance(welcome, messages.Welcome) and known.proves("server", welcome.proof)
+            assert not known.proves("worker", welcome.proof), "no proof can be sent back"
+            return reader, writer
+    except BaseException:
         writer.transport.abort()
-        until(lambda: refused(server) - before >= 100 - 16 and "of this address" in server.log.read_text())
+        raise
+
+
+async def let_in(server: Server, *arguments: Any) -> bool:
+    try:
+        _, writer = await greeted(server, *arguments)
+    except (EOFError, OSError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def next_message(reader: asyncio.StreamReader) -> messages.FromEngine:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    return messages.decode_from_engine(await reader.readexactly(size))
+
+
+async def test_a_proof_holds_for_its_token_and_its_connection_alone(server: Server) -> None:
+    assert await let_in(server)
+    assert not await let_in(server, TOKEN + "x")
+    assert not await let_in(server, TOKEN, ("127.0.0.1", 9))
+
+
+@pytest.mark.parametrize("kind", ["silent", "old", "guesses", "relays", "talks"])
+async def test_whoever_listens_in_the_servers_stead_gets_neither_token_nor_audio(server: Server, kind: str) -> None:
+    """It has bound the port first. It has a real server to ask, and nothing of what it is told helps it there."""
+    heard, told = bytearray(), list[bytes]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match kind:
+            case "old":  # as a server of version 1 greets
+                writer.write(framing.encode(messages.Welcome(1, "mine", "listener", "", ("en",))))
+            case "guesses":
+                writer.write(framing.encode(messages.Challenge(NONCE)))
+                writer.write(framing.encode(messages.Welcome(2, "mine", "listener", "", ("en",), bytes(32))))
+            case "talks":
+                writer.write((1 << 20).to_bytes(4, "big") + bytes(1 << 20))
+        theirs = await asyncio.open_connection("127.0.0.1", server.port) if kind == "relays" else None
+        with contextlib.suppress(OSError):
+            if theirs is not None:
+                back = asyncio.create_task(_copy(theirs[0], writer, told))
+            while data := await reader.read(65536):
+                heard.extend(data)
+                if theirs is not None:
+                    theirs[1].write(data)
+            if theirs is not None:
+                back.cancel()
+                theirs[1].close()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with client(shared(f"tcp://127.0.0.1:{port}", timeout_s=seconds(1.0))) as c:
+            c.recognizer.keep_alive(True)
+            say(c, "leg", 1)
+            await c.until(lambda: c.recognizer.servers and c.recognizer.servers[0].last_end)
+            assert ready(c) == 0
+    assert TOKEN.encode() not in heard and 0 < len(heard) < 1000, "a name, a nonce, a proof"
+    assert b"append" not in heard and b"open" not in heard
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: list[bytes]) -> None:
+    while data := await reader.read(65536):
+        told.append(data)
+        writer.write(data)
+
+
+async def test_a_silent_stranger_does_not_keep_workers_out(server: Server) -> None:
+    """Hundreds of connections that say nothing, of one address, of many, and of the worker's own; a worker is let in at
+    once, and they are cut off."""
+    for hosts in (["127.0.0.9"], [f"127.0.0.{last}" for last in range(10, 30)], ["127.0.0.1"]):
+        before = refused(server)
+        with contextlib.ExitStack() as stack:
+            for number in range(200):
+                source = (hosts[number % len(hosts)], 0)
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port), seconds(20), source))
+            assert await let_in(server), hosts
+            most = 64 if len(hosts) > 1 else 16
+            until(lambda before=before, most=most: refused(server) - before >= 200 - most)
+    assert "of this address" in server.log.read_text()
 
 
 async def test_another_version_is_a_sentence_on_both_sides(server: Server) -> None:
-    (only,) = await answered(server, framing.encode(messages.Hello(messages.PROTOCOL + 1, "from the future", "")))
-    assert isinstance(only, messages.Refused)
-    why = "it speaks version 2 of the protocol between workers and engine servers, and this server version 1"
-    assert only.reason == why and why in server.log.read_text()
+    for version in (messages.PROTOCOL, messages.TOKEN_PROTOCOL + 1):  # version 1 came with the token in clear
+        hello = {"type": "hello", "version": version, "worker": "of another time", "token": TOKEN}
+        body = msgspec.msgpack.encode(hello)
+        (only,) = await answered(server, len(body).to_bytes(4, "big") + body)
+        assert isinstance(only, messages.Refused)
+        why = (
+            f"it speaks version {version} of the protocol between workers and engine servers, and this server version 2"
+        )
+        assert only.reason == why and why in server.log.read_text()
 
 
-async def test_a_worker_is_told_that_the_server_speaks_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server of a version to come, which says so in its greeting."""
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            messages.Welcome(messages.TOKEN_PROTOCOL + 1, "new", "moonshine", "", ("en",)),
+            "it speaks version 3 of the protocol between workers and engine servers, and this worker version 2",
+        ),
+        (
+            messages.Refused("it speaks version 2, and this server version 1"),
+            "it refuses this worker: it speaks version 2, and this server version 1",
+        ),
+    ],
+    ids=["newer", "older"],
+)
+async def test_a_worker_is_told_that_the_server_speaks_another_version(
+    answer: messages.FromEngine, reason: str
+) -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
-        writer.write(framing.encode(messages.Welcome(messages.PROTOCOL + 1, "new", "moonshine", "", ("en",))))
+        writer.write(framing.encode(answer))
         await reader.read()
         writer.close()
 
@@ -143,9 +269,7 @@ async def test_a_worker_is_told_that_the_server_speaks_another_version(monkeypat
         async with client(shared(f"tcp://127.0.0.1:{port}")) as c:
             c.recognizer.keep_alive(True)
             await c.until(lambda: c.recognizer.state is EngineStatus.FAILED)
-            assert c.reasons[-1] == (
-                "it speaks version 2 of the protocol between workers and engine servers, and this worker version 1"
-            )
+            assert reason in c.reasons[-1]
 
 
 async def test_a_wrong_token_is_a_reason_that_a_person_can_act_on(server: Server) -> None:
@@ -265,7 +389,14 @@ async def test_a_worker_that_makes_no_sense_is_cut_off_and_the_others_notice_not
         ]:
             frame = message if isinstance(message, bytes) else framing.encode(message)
             before = server.metric("mediaworker_engine_server_violations_total")
-            *_, last = await answered(server, framing.encode(HELLO), frame)
+            reader, writer = await greeted(server)
+            writer.write(frame)
+            cut, told = framing.Frames(), list[messages.FromEngine]()
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    told += map(messages.decode_from_engine, cut.feed(data))
+            writer.transport.abort()
+            last = told[-1]
             assert isinstance(last, messages.Refused) and why in last.reason
             until(lambda before=before: server.metric("mediaworker_engine_server_violations_total") == before + 1)
         assert await finals(c, [say(c, "leg", 1)]) == [WORDS] and c.recognizer.counters.crashes == 0

@@ -12,9 +12,10 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asr import messages
+from asr import greeting, messages
 from asr.client.servers.engine_life import EngineLife, Owner
 from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
+from config import framing
 from config.errors import ConfigError
 
 CLOSE_S = 1.0
@@ -37,7 +38,8 @@ class EngineConnection(EngineLife):
     """See the module.
 
     Args:
-        hello: the first message.
+        worker: its name, for the server's log.
+        token: what both sides know where there are no certificates.
         context: makes the client's side of TLS; called for each connection, so that a renewed certificate is used.
         accepts: says why the server's welcome is of no use, or "".
         timeout_s: how long the server may give no sign of life.
@@ -51,13 +53,15 @@ class EngineConnection(EngineLife):
         address: ServerAddress,
         owner: Owner,
         *,
-        hello: messages.Hello,
+        worker: str,
+        token: str,
         context: Callable[[], ssl.SSLContext],
         accepts: Callable[[messages.Welcome], str],
         timeout_s: float,
     ) -> None:
         super().__init__(owner, Watchdog(hang_s=timeout_s, start_s=timeout_s))
-        self._address, self._hello, self._context, self._accepts = address, hello, context, accepts
+        self._address, self._worker, self._token = address, worker, token
+        self._context, self._accepts = context, accepts
         self._timeout_s = timeout_s
         self._draining = False
 
@@ -78,8 +82,10 @@ class EngineConnection(EngineLife):
         except (OSError, ValueError) as error:
             return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
         try:
-            abort = writer.transport.abort
-            await self._exchange(reader, writer, self._hello, end_s=CLOSE_S, end=abort)
+            abort, first = writer.transport.abort, await self._greet(reader, writer)
+            await self._exchange(reader, writer, first, end_s=CLOSE_S, end=abort)
+        except _NotKnown as error:
+            return str(error)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -101,6 +107,42 @@ class EngineConnection(EngineLife):
                 self._draining = True
         super().on_message(message)
 
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> messages.ToEngine:
+        """-> the first message of the exchange. Nothing that matters is sent to a server before it has shown a
+        certificate, or that it knows the token. Raises _NotKnown."""
+        hello = messages.Hello(self._protocol, self._worker, b"" if self._address.tls else greeting.nonce())
+        if self._address.tls:
+            return hello
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                welcome = await self._prove(hello, reader, writer)
+        except (EOFError, OSError):
+            raise _NotKnown(self._how()) from None
+        except (TimeoutError, framing.FrameError) as error:
+            raise _NotKnown(f"the server does not answer the greeting ({error or 'it says nothing'})") from None
+        self.on_message(welcome)
+        return messages.Ping()
+
+    async def _prove(
+        self, hello: messages.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> messages.FromEngine:
+        """-> `Welcome` of a server that knows the token, or `Refused`. Raises _NotKnown, EOFError, FrameError."""
+        writer.write(framing.encode(hello))
+        answer = await _message(reader)
+        if not isinstance(answer, messages.Challenge):
+            return _refused(answer, self._protocol)
+        ends = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        known = greeting.Greeting(self._token, hello.nonce, answer.nonce, *ends)
+        writer.write(framing.encode(messages.Proof(known.proof("worker"))))
+        answer = await _message(reader)
+        if isinstance(answer, messages.Welcome) and not known.proves("server", answer.proof):
+            raise _NotKnown("whoever listens there does not know cluster.token: it is told nothing")
+        return answer if isinstance(answer, messages.Welcome) else _refused(answer, self._protocol)
+
+    @property
+    def _protocol(self) -> int:
+        return messages.protocol(tls=self._address.tls)
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._address
         if not address.tls:
@@ -119,15 +161,39 @@ class EngineConnection(EngineLife):
         return self._watchdog.check(self._signs, ready=True, needed=True)
 
     def _why_not(self, welcome: messages.Welcome) -> str:
-        if welcome.version != messages.PROTOCOL:
-            return (
-                f"it speaks version {welcome.version} of the protocol between workers and engine servers, "
-                f"and this worker version {messages.PROTOCOL}"
-            )
-        return self._accepts(welcome)
+        return _other_version(welcome.version, self._protocol) or self._accepts(welcome)
 
     def _how(self) -> str:
         if self._signs == 0:
             # With TLS 1.3 the server reads our certificate after the handshake, and says nothing if it is no good.
             return "the server has closed the connection without a word: it trusts neither certificate nor token"
         return "the server has closed the connection"
+
+
+class _NotKnown(Exception):
+    """The server has not shown that it is one."""
+
+
+async def _message(reader: asyncio.StreamReader) -> messages.FromEngine:
+    """One message of a server that is not known yet, and not a byte more. Raises EOFError, FrameError."""
+    length = int.from_bytes(await reader.readexactly(4), "big")
+    if not 0 < length <= greeting.MAX_BYTES:
+        raise framing.FrameError(f"a frame of {length} bytes")
+    return messages.decode_from_engine(await reader.readexactly(length))
+
+
+def _refused(answer: messages.FromEngine, protocol: int) -> messages.Refused:
+    """Raises _NotKnown for what no greeting is answered with."""
+    if isinstance(answer, messages.Refused):
+        return answer
+    if isinstance(answer, messages.Welcome) and (why := _other_version(answer.version, protocol)):
+        raise _NotKnown(why)
+    raise _NotKnown("whoever listens there does not ask for a proof of cluster.token: it is told nothing")
+
+
+def _other_version(theirs: int, ours: int) -> str:
+    if theirs == ours:
+        return ""
+    return (
+        f"it speaks version {theirs} of the protocol between workers and engine servers, and this worker version {ours}"
+    )

@@ -18,6 +18,7 @@ from asr.client.servers.engine_health import AWAY_S, Reconnects
 from asr.client.servers.engine_life import EngineLife
 from asr.client.servers.engine_server import EngineServer, Watcher
 from asr.client.servers.tasks import Tasks
+from asr.greeting import key_of
 from asr.utterance import EngineStatus
 from config.addresses import bracketed, parse_tcp
 from config.certificates import NO_ROLE, client_context, has_role
@@ -46,9 +47,11 @@ class ServerPool:
         self._idle_reason = ""
         self.words: tuple[str, ...] = ()
         self.missing = "their names have not been resolved yet"
-        self._hello = messages.Hello(
-            messages.PROTOCOL, f"{socket.gethostname()}:{os.getpid()}", str.__str__(settings.cluster.token)
-        )
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        """In the logs of servers."""
+        self._token = str.__str__(settings.cluster.token)
+        if self._token:
+            key_of(self._token)  # now, and not while calls go on
 
     @property
     def _welcomes(self) -> list[messages.Welcome]:
@@ -201,7 +204,8 @@ class ServerPool:
         return EngineConnection(
             address,
             server,
-            hello=self._hello,
+            worker=self._name,
+            token=self._token,
             context=lambda: client_context(self._settings.cluster),
             accepts=self._why_not,
             timeout_s=self._settings.asr.server_timeout_s,

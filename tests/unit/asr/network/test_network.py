@@ -472,7 +472,7 @@ async def test_a_certificate_that_is_half_written_is_a_reason(tmp_path: Path) ->
     half.write_text("-----BEGIN CERT")
     cluster = Cluster(tls_cert=str(half), tls_key=str(half), tls_ca=str(half))
     connection = EngineConnection(
-        ServerAddress("127.0.0.1", 9, "localhost", True), Nobody(), hello=messages.Hello(1),
+        ServerAddress("127.0.0.1", 9, "localhost", True), Nobody(), worker="w", token="",
         context=lambda: client_context(cluster), accepts=lambda welcome: "", timeout_s=5.0,
     )  # fmt: skip
     assert "half.pem" in await connection.run()
