@@ -65,12 +65,36 @@ def _compiled(key: str, privacy: Privacy) -> regex.Pattern[str] | None:
 
 
 @dataclass(slots=True)
+class _Sequence:
+    """Digits that may be one number, said in one utterance or over pauses."""
+
+    digits: str = ""
+    in_fours: bool = True
+    asked: int = 0
+    """How many of the digits were said before somebody else spoke, the last time that somebody did."""
+
+    def __add__(self, run: DigitRun) -> _Sequence:
+        return _Sequence(self.digits + run.digits, self.in_fours and run.in_fours, self.asked)
+
+    def is_card(self, before: int) -> bool:
+        """Whether it is a card's number, or most of one; the first `before` digits have been shown."""
+        if self.in_fours and before >= 2 * GROUP and digits.may_become_card(self.digits):
+            return True
+        if digits.checks(self.digits) or digits.checks(self.digits[digits.lead(self.digits) :]):
+            return True
+        first = self.asked or before
+        second = len(self.digits) - first
+        telephones = digits.are_telephones(first, second) and (self.asked > 0 or first == second)
+        return digits.is_card(self.digits) and not telephones
+
+
+@dataclass(slots=True)
 class _Tail:
     """The number in which a leg's latest utterance ended."""
 
-    digits: str
     end_ms: int
-    in_fours: bool
+    sequences: list[_Sequence]
+    """The number, read from each digit at which it may begin: its first, and the first after somebody else spoke."""
 
 
 class CallPrivacy:
@@ -86,6 +110,8 @@ class CallPrivacy:
         self._begun_ms = -FOR_EVER
         """When masking was last begun."""
         self._tails: dict[str, _Tail] = {}
+        self._spoke: dict[str, tuple[int, int]] = {}
+        """Leg → the start and the end of its latest final with words."""
         self._spoken: OrderedDict[str, tuple[str, list[Span]]] = OrderedDict()
         """Utterance → the original text and its masked spans."""
 
@@ -150,7 +176,7 @@ class CallPrivacy:
         text, chars = body.text, body.stable_chars
         runs, spans = self._find(body)
         known = runs and spans and spans[-1].end >= runs[-1].end
-        cut = None if known else self._policy.redactor.cut(text, runs)
+        cut = None if known else self._policy.redactor.cut(text, runs, self._carried(body, runs))
         if cut is not None:
             text, chars = text[:cut] + ELLIPSIS, min(chars, cut)
             spans = [span._replace(end=min(span.end, cut)) for span in spans if span.start < cut]
@@ -161,6 +187,8 @@ class CallPrivacy:
     def _final(self, body: events.TranscriptFinal) -> events.TranscriptFinal:
         runs, spans = self._find(body)
         self._tails[body.leg] = self._tail(body, runs)
+        if not digits.says_nothing(body.text):
+            self._spoke[body.leg] = body.start_ms, body.end_ms
         self._on_text(body)
         if not spans:
             return body
@@ -177,7 +205,7 @@ class CallPrivacy:
         """Its runs of digits, if they could matter, and the spans to mask."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
         masked_from = 0 if self._masks(body.start_ms, body.end_ms) else _end_of(self._policy.mask, body.text)
-        carried = len(tail.digits) if tail is not None else 0
+        carried = len(tail.sequences[0].digits) if tail is not None and tail.sequences else 0
         some = digits.at_most(body.text)
         # A final may begin a number that continues after a pause.
         many = redactor.cards and (carried + some >= GROUP or (some > 0 and isinstance(body, events.TranscriptFinal)))
@@ -189,30 +217,45 @@ class CallPrivacy:
 
     def _continued(self, body: Transcript, runs: list[DigitRun]) -> Span | None:
         """The utterance's first digits, if they complete the number of a card that began before the pause."""
-        tail = self._tails.get(body.leg)
-        if not self._policy.redactor.cards or tail is None or body.start_ms - tail.end_ms > WAIT_MS:
+        if not self._policy.redactor.cards or not runs:
             return None
-        head = runs[0] if runs else None
-        if head is None or head.signed or any(each.isalnum() for each in body.text[: head.start]):
-            return None
-        whole = tail.digits + head.digits
-        in_fours = tail.in_fours and head.in_fours and len(tail.digits) >= 2 * GROUP
-        if digits.is_card(whole) or (in_fours and digits.may_become_card(whole)):
+        head, begun = runs[0], self._begun(body, runs[0])
+        if any((each + head).is_card(len(each.digits)) for each in begun if each.digits):
             return Span(head.start, head.end, "card")
         return None
+
+    def _carried(self, body: Transcript, runs: list[DigitRun]) -> int:
+        """How many digits were said before the text's only run of what may become the number of a card."""
+        begun = self._begun(body, runs[0]) if len(runs) == 1 else []
+        return max((len(each.digits) for each in begun if digits.may_become_card(each.digits)), default=0)
+
+    def _begun(self, body: Transcript, head: DigitRun) -> list[_Sequence]:
+        """What the utterance's first digits may continue."""
+        tail = self._tails.get(body.leg)
+        if tail is None or body.start_ms - tail.end_ms > WAIT_MS or head.signed:
+            return []
+        if any(each.isalnum() for each in body.text[: head.start]):
+            return []
+        return [each for each in self._sequences(body, tail) if len(each.digits) < digits.MAX_CARD]
+
+    def _sequences(self, body: Transcript, tail: _Tail) -> list[_Sequence]:
+        """Those of the tail, with one more that begins now if somebody else has spoken since."""
+        if not any(
+            leg != body.leg and end_ms > tail.end_ms and start_ms < body.start_ms
+            for leg, (start_ms, end_ms) in self._spoke.items()
+        ):
+            return tail.sequences
+        begun = [each for each in tail.sequences if each.digits]
+        return [*(_Sequence(each.digits, each.in_fours, len(each.digits)) for each in begun), _Sequence()]
 
     def _tail(self, body: events.TranscriptFinal, runs: list[DigitRun]) -> _Tail:
         before = self._tails.get(body.leg)
         if before is not None and digits.says_nothing(body.text):  # a cough
-            return _Tail(before.digits, body.end_ms, before.in_fours)
+            return _Tail(body.end_ms, self._sequences(body, before))
         run = runs[-1] if runs else None
         if run is None or run.signed or not digits.is_open(body.text, run):
-            return _Tail("", body.end_ms, in_fours=False)
-        alone = not any(each.isalnum() for each in body.text[: run.start])
-        if before is None or not alone or body.start_ms - before.end_ms > WAIT_MS:
-            return _Tail(run.digits, body.end_ms, run.in_fours)
-        whole = (before.digits + run.digits)[-2 * digits.MAX_CARD :]
-        return _Tail(whole, body.end_ms, run.in_fours and (before.in_fours or not before.digits))
+            return _Tail(body.end_ms, [])
+        return _Tail(body.end_ms, [each + run for each in self._begun(body, run) or [_Sequence()]])
 
     def _on_text(self, body: events.TranscriptFinal) -> None:
         """Begin or end masking if the text has one of its phrases; the last one counts."""

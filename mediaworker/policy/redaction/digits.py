@@ -18,6 +18,8 @@ MAX_FILLERS = 3
 """How many fillers in a row do not end a run."""
 MIN_CARD, MAX_CARD = 13, 19
 """ISO/IEC 7812-1."""
+_TWO_TELEPHONES = re.compile(r"(?:(?:1 )?3 3 4|3 4|10|7)(?: (?:1 )?3 3 4| 3 4| 10| 7)")
+"""The groups of two North American telephone numbers, which are not how a card is written."""
 
 
 @dataclass(slots=True)
@@ -154,15 +156,26 @@ def says_nothing(text: str) -> bool:
 
 def is_card(digits: str) -> bool:
     """Whether these are the number of a payment card, allowing for one misrecognised digit."""
-    if not _network(digits):
-        return False
     # 14 to 17: one digit may be added, missing or wrong.
-    return 14 <= len(digits) <= 17 or (MIN_CARD <= len(digits) <= MAX_CARD and luhn(digits))
+    return checks(digits) or (14 <= len(digits) <= 17 and _network(digits))
+
+
+def checks(digits: str) -> bool:
+    """Whether these are the number of a payment card with its check digit."""
+    return MIN_CARD <= len(digits) <= MAX_CARD and _network(digits) and luhn(digits)
 
 
 def holds_card(run: DigitRun) -> bool:
     """Whether the run contains a card's number, perhaps with other digits before or after it."""
-    return is_card(run.digits) or any(_network(part) and luhn(part) for part in _parts(run))
+    if checks(run.digits) or any(_network(part) and luhn(part) for part in _parts(run)):
+        return True
+    return is_card(run.digits) and not _TWO_TELEPHONES.fullmatch(" ".join(map(str, run.groups)))
+
+
+def are_telephones(first: int, second: int) -> bool:
+    """Whether so many digits, and then so many, are two telephone numbers rather than the halves of a card, of which
+    one digit may be misrecognised. A national number has 7 to 11 digits."""
+    return 7 <= min(first, second) and max(first, second) <= 11 and abs(first - 8) + abs(second - 8) > 1
 
 
 def _parts(run: DigitRun) -> Iterator[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN_DIGITS = 6
 """How many first digits may be shown of a card (PCI DSS 4.0, requirement 3.4.1) or of a run that may become one."""
+SHOWN_OVER_PAUSES = 12
+"""How many digits may have been shown, with those before a pause, when the next ones are held back."""
 ELLIPSIS = "…"
 
 
@@ -49,15 +51,21 @@ class Redactor:
                 found.append(Span(start, run.end, "digits"))
         return merged(found)
 
-    def cut(self, text: str, runs: Sequence[DigitRun]) -> int | None:
-        """Where to cut a partial text because its last digits may become a card's number, or None."""
+    def cut(self, text: str, runs: Sequence[DigitRun], carried: int = 0) -> int | None:
+        """Where to cut a partial text because its last digits may become a card's number, or None.
+
+        `carried`: how many digits of a number that may become a card's were said before the only run of the text.
+        """
         run = runs[-1] if self.cards and runs else None
         if run is None or run.signed:
             return None
         shown = digits.lead(run.digits) + SHOWN_DIGITS
-        if len(run.digits) <= shown or not digits.may_become_card(run.digits[shown - SHOWN_DIGITS :]):
+        room = shown if digits.may_become_card(run.digits[shown - SHOWN_DIGITS :]) else len(run.digits)
+        if carried:
+            room = min(room, max(0, SHOWN_OVER_PAUSES - carried))
+        if len(run.digits) <= room or not digits.is_open(text, run, growing=True):
             return None
-        return run.ends[shown - 1] if digits.is_open(text, run, growing=True) else None
+        return run.ends[room - 1] if room else run.start
 
     def _matches(self, text: str) -> Iterable[Span]:
         for kind, each in self._patterns:

@@ -32,10 +32,10 @@ def private(**settings: Any) -> tuple[CallPrivacy, Counter[str]]:
     return CallPrivacy(Policy(Settings(privacy=Privacy(**settings))), masked), masked
 
 
-def partial(text: str, stable_chars: int = 0, number: int = 1) -> Any:
+def partial(text: str, stable_chars: int = 0, number: int = 1, start_ms: int = 0) -> Any:
     return events.TranscriptPartial(
-        leg="main", role="customer", utterance_id=f"u{number}", revision=1, start_ms=0, end_ms=900, text=text,
-        stable_chars=stable_chars, language="en",
+        leg="main", role="customer", utterance_id=f"u{number}", revision=1, start_ms=start_ms, end_ms=start_ms + 900,
+        text=text, stable_chars=stable_chars, language="en",
     )  # fmt: skip
 
 
@@ -245,6 +245,77 @@ def test_a_card_said_with_pauses_is_noticed_when_it_is_one() -> None:
     for leg, start_ms in (("other", 8000), ("main", 60_000)):
         event = final("4242", 9, leg=leg, start_ms=start_ms, end_ms=start_ms + 500)
         assert privacy.screen(start_ms, event) == event
+
+
+def talked(privacy: CallPrivacy, *said: str) -> list[str]:
+    """What is shown of finals that follow each other; those of the agent begin with "agent: "."""
+    shown = []
+    for at, text in enumerate(said):
+        leg = "agent" if text.startswith("agent: ") else "main"
+        event = final(text.removeprefix("agent: "), at, leg=leg, start_ms=2000 * at, end_ms=2000 * at + 900)
+        shown.append(privacy.screen(event.end_ms, event).text)  # type: ignore[attr-defined]
+    return shown
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("6786981", "agent: And your mobile?", "9846346"), ("6786981.", "agent: Yes.", "Uh.", "9846346"),
+        ("678-6981", "agent: Sorry, which one?", "984", "6346"), ("555 0142", "agent: And at work?", "415 555 0150"),
+        ("415-555-0150", "agent: And at home?", "5550142"), ("6786981", "9846346"),
+        ("612 345 678", "agent: y el otro?", "9 12 34 56"), ("678-6981, 984-6346",),
+        ("five five five oh one four two", "agent: And?", "five five five oh one five one"),
+        ("My number is 6786981", "agent: And the other one?", "984 6346", "agent: And?", "555 0142"),
+    ],
+)  # fmt: skip
+def test_telephone_numbers_are_no_card(said: tuple[str, ...]) -> None:
+    privacy, masked = private()
+    assert talked(privacy, *said) == [text.removeprefix("agent: ") for text in said]
+    assert not masked
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (("4242 4242", "agent: Mm-hmm.", "4242 4242"), 1), (("4242424", "agent: Go on.", "242424242"), 1),
+        (("3782", "agent: Yes?", "822463", "agent: And the rest?", "10005"), 2),
+        (("4242 4242", "agent: And the next four?", "4242", "agent: Yes?", "4242"), 1),
+        (("9786981", "agent: And your card?", "4242 4242", "agent: Yes.", "4242 4242"), 2),
+        (("Oh, 3782", "822463", "10005"), 2),
+        (("4242 4242", "agent: And the rest?", "4242 4241"), 1),  # a misrecognised digit
+        (("42424242", "agent: And the rest?", "4242424"), 1),  # and a missing one
+    ],
+)  # fmt: skip
+def test_a_card_is_found_in_spite_of_what_others_say(said: tuple[str, ...], shown: int) -> None:
+    mine = [
+        text for text, each in zip(talked(private()[0], *said), said, strict=True) if not each.startswith("agent: ")
+    ]
+    assert "[card]" not in "".join(mine[:shown]) and all("[card]" in text for text in mine[shown:])
+
+
+@given(
+    st.sampled_from(CARDS), st.lists(st.integers(1, 8), max_size=6), st.booleans(),
+    st.sampled_from([None, "Yes.", "And the rest?"]), st.sampled_from([(), ("6786981", "agent: And the card?")]),
+)  # fmt: skip
+def test_no_whole_card_comes_through_over_pauses(
+    card: str, sizes: list[int], words: bool, between: str | None, before: tuple[str, ...]
+) -> None:
+    groups, rest = [], card
+    for size in sizes:
+        groups, rest = [*groups, rest[:size]], rest[size:]
+    parts = [spoken(each) if words else each for each in [*groups, rest] if each]
+    said = [part for each in parts for part in ([each] if between is None else [each, f"agent: {between}"])]
+    shown = talked(private()[0], *before, *said)
+    assert card not in "".join(heard(each) for each in shown[len(before) :])
+
+
+@given(st.sampled_from(CARDS), st.integers(1, 10), st.booleans())
+def test_a_partial_behind_a_pause_shows_less_than_a_card(card: str, first: int, asked: bool) -> None:
+    privacy, _ = private()
+    talked(privacy, card[:first], *(["agent: And the rest?"] if asked else []))
+    for size in range(1, len(card) - first + 1):
+        shown = privacy.screen(5000, partial(card[first : first + size], number=7, start_ms=4000))
+        assert len(heard(shown.text)) <= max(0, 12 - first)  # type: ignore[attr-defined]
 
 
 def test_patterns_of_the_configuration() -> None:
