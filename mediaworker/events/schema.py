@@ -191,7 +191,13 @@ class Alert(EventBody, frozen=True, tag="alert"):
     rule: str
     leg: Annotated[str, Meta(description="Who said it, is silent, or talks over the other; empty: the whole call")]
     utterance_id: Annotated[str, Meta(description="Of the final; empty for silence and over-talk")]
-    text: Annotated[str, Meta(description="Of the final, redacted as there; empty for silence and over-talk")]
+    text: Annotated[
+        str,
+        Meta(
+            description="Of the final, redacted as there, or of all finals of a turn that the match lies in; empty for"
+            " silence and over-talk"
+        ),
+    ]
     start_ms: CallMillis
     end_ms: CallMillis
     severity: Annotated[str, Meta(description="`info`, `warning` or `critical`")]

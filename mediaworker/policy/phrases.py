@@ -1,9 +1,15 @@
-"""Finds phrases in a text regardless of case, punctuation and spaces."""
+"""Finds phrases in a text regardless of case, punctuation and spaces, and of how numbers are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from mediaworker.policy.numerals import numerals
+from mediaworker.policy.redaction.spoken_digits import BY_LANGUAGE, HAN
 
 if TYPE_CHECKING:
     import regex
@@ -12,6 +18,8 @@ TIMEOUT_S = 0.05
 """How long a pattern may search a text, while all calls wait."""
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
 """Scripts without spaces between words."""
+_NUMBERS = BY_LANGUAGE | dict.fromkeys(("zh", "yue", "ja"), HAN)
+"""Language (ISO 639) → its words for numbers, as digits."""
 
 
 class PatternError(ValueError):
@@ -35,6 +43,78 @@ def pattern(text: str) -> regex.Pattern[str]:
     if compiled.match("") is not None:
         raise PatternError("it matches where nothing is said")
     return compiled
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """A text as words in lower case and single digits, each behind a space and the last one before one."""
+
+    text: str = " "
+    starts: dict[int, int] = field(default_factory=dict)
+    """Where a word or a number begins: its place in `text` → that in the original."""
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+class NumberPhrases:
+    """Those of the phrases that have a number, which may be written either way: "press five", "press 5"."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._units: dict[str, list[str]] = {}
+        """Language → the phrases."""
+        for text in texts:
+            words = {match.group().casefold() for match in _tokens().finditer(text)}
+            written = any(word[0].isdecimal() for word in words)
+            for language, table in _NUMBERS.items():
+                if written or language == "en" or words & table.keys():
+                    units = _units(text, language).text
+                    if any(each.isdecimal() for each in units):
+                        self._units.setdefault(language, []).append(units)
+
+    def finditer(self, text: str, language: str) -> Iterator[tuple[int, int]]:
+        """Where the phrases are in a text of this language (ISO 639), in code points."""
+        language = language if language in _NUMBERS else "en"
+        if not (phrases := self._units.get(language)):
+            return
+        units = _units(text, language)
+        for phrase in phrases:
+            at = units.text.find(phrase)
+            while at >= 0:
+                stop = at + len(phrase) - 1
+                if at in units.starts and stop in units.ends:  # not in the middle of a longer number
+                    yield units.starts[at], units.ends[stop]
+                at = units.text.find(phrase, at + 1)
+
+
+@lru_cache(maxsize=2)  # a final and its turn, for all rules
+def _units(text: str, language: str) -> _Units:
+    tokens = [(match.group().casefold(), match.start(), match.end()) for match in _tokens().finditer(text)]
+    units = _Units()
+    parts = [""]
+    size = 0
+    for word, first, last in numerals([_numeral(token, language) for token, _, _ in tokens]):
+        each = list(word) if word.isdecimal() else [word]
+        units.starts[size] = tokens[first][1]
+        size += sum(map(len, each)) + len(each)
+        units.ends[size] = tokens[last - 1][2]
+        parts += each
+    return _Units(" ".join([*parts, ""]), units.starts, units.ends)
+
+
+def _numeral(token: str, language: str) -> str:
+    """A word for one number as that number; an ordinal ends in "th". English words are left to `numerals`."""
+    if token[0].isdecimal():
+        digits = "".join(str(unicodedata.decimal(each)) for each in token if each.isdecimal())
+        return digits if token[-1].isdecimal() else f"{digits}th"
+    return token if language == "en" else _NUMBERS[language].get(token, token)
+
+
+@lru_cache(maxsize=1)
+def _tokens() -> regex.Pattern[str]:
+    import regex
+
+    return regex.compile(
+        rf"\d+(?:st|nd|rd|th)(?![^\W_])|\d+|[{_SPACELESS}]|[^\W\d_{_SPACELESS}]+", regex.V1 | regex.IGNORECASE
+    )
 
 
 def _phrase(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.rules import Rule, Rules
+from mediaworker.policy.alerts.turns import Turns
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class CallAlerts:
         self._held: set[str] = set()
         self._alerted: dict[tuple[str, str], int] = {}
         """(rule, leg) → the start of the silence or overtalk that it has raised an alert for."""
+        self._turns = Turns()
         self._last_ms: dict[str, int] = {}
         """Rule → the time of its latest alert."""
 
@@ -70,21 +72,32 @@ class CallAlerts:
         return [*self._silence(now_ms), *self._overtalk(now_ms)]
 
     def _spotted(self, body: events.TranscriptFinal) -> Iterator[events.Alert]:
+        """By the final alone, or else by the turn that it belongs to, where the match lies over a pause."""
+        if not body.text:
+            return
+        turn = self._turns.on_final(body)
         for each in self._rules().spotting:
-            if each.rule.role not in (None, body.role) or not body.text or not self._free(each.rule, body.end_ms):
+            if each.rule.role not in (None, body.role) or not self._free(each.rule, body.end_ms):
                 continue
-            if found := each.find(body.text):
-                self._set_last(each.rule, body.end_ms)
-                yield events.Alert(
-                    rule=each.rule.name,
-                    leg=body.leg,
-                    utterance_id=body.utterance_id,
-                    text=body.text,
-                    start_ms=body.start_ms,
-                    end_ms=body.end_ms,
-                    severity=each.rule.severity,
-                    match=found,
-                )
+            text, start_ms = body.text, body.start_ms
+            if (place := each.find(text, body.language)) is not None:
+                found = text[slice(*place)]
+            elif turn.latest and (place := each.find(turn.text, body.language, turn.latest)) is not None:
+                found = turn.text[slice(*place)]
+                text, start_ms = turn.since(place[0])
+            else:
+                continue
+            self._set_last(each.rule, body.end_ms)
+            yield events.Alert(
+                rule=each.rule.name,
+                leg=body.leg,
+                utterance_id=body.utterance_id,
+                text=text,
+                start_ms=start_ms,
+                end_ms=body.end_ms,
+                severity=each.rule.severity,
+                match=found,
+            )
 
     def _silence(self, now_ms: int) -> Iterator[events.Alert]:
         if not self._legs or self._held >= self._legs.keys():

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from config.sections.section import Name, Role
-from mediaworker.policy.phrases import TIMEOUT_S, PatternError, pattern, phrases
+from mediaworker.policy.phrases import TIMEOUT_S, NumberPhrases, PatternError, pattern, phrases
 
 if TYPE_CHECKING:
     import regex
@@ -45,14 +45,21 @@ class Spotting:
 
     rule: Rule
     pattern: regex.Pattern[str]
+    numbers: NumberPhrases
 
-    def find(self, text: str) -> str:
-        """The words that match, or an empty text."""
+    def find(self, text: str, language: str, latest: int = 0) -> tuple[int, int] | None:
+        """Where the words are that match, in code points.
+
+        `latest`: a match begins before this place of the text and ends behind it; 0: it may be anywhere.
+        """
         try:
-            match = self.pattern.search(text, timeout=TIMEOUT_S)
+            for match in self.pattern.finditer(text, overlapped=latest > 0, timeout=TIMEOUT_S):
+                if not latest or match.start() < latest < match.end():
+                    return match.start(), match.end()
         except TimeoutError:
-            return ""
-        return match.group() if match is not None else ""
+            return None
+        places = self.numbers.finditer(text, language)
+        return next((place for place in places if not latest or place[0] < latest < place[1]), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +123,4 @@ def _spotting(rule: Rule) -> Spotting:
     except PatternError as error:
         raise RulesError(f"rule `{rule.name}`: {error}") from None
     assert compiled is not None
-    return Spotting(rule, compiled)
+    return Spotting(rule, compiled, NumberPhrases(rule.phrases))

@@ -41,24 +41,24 @@ HAN = {"零": "0", "〇": "0", "一": "1", "幺": "1", "二": "2", "两": "2", "
 }
 
 
-def _table() -> dict[str, str]:
-    words = dict(MORE)
-    for names in ONES.values():
-        words |= {name: str(value) for value, name in enumerate(names.split())}
-    for names in TEENS.values():
-        words |= {name: str(value) for value, name in enumerate(names.split(), 10)}
-    # German says the ones first, in one word.
-    ones = ["ein", *ONES["de"].split()[2:]]
-    for tens, name in enumerate(TENS["de"].split(), 2):
-        words |= {f"{one}und{name}": f"{tens}{value}" for value, one in enumerate(ones, 1)}
-    return words
+def _table(language: str) -> dict[str, str]:
+    words = {name: str(value) for value, name in enumerate(ONES[language].split())}
+    words |= {name: str(value) for value, name in enumerate(TEENS.get(language, "").split(), 10)}
+    if language == "de":  # German says the ones first, in one word.
+        ones = ["ein", *ONES["de"].split()[2:]]
+        for tens, name in enumerate(TENS["de"].split(), 2):
+            words |= {f"{one}und{name}": f"{tens}{value}" for value, one in enumerate(ones, 1)}
+    return {word.casefold(): digits for word, digits in words.items()}
 
 
-WORDS = _table()
+BY_LANGUAGE = {language: _table(language) for language in ONES}
+"""Language → word, case-folded → its digits."""
+WORDS = {word.casefold(): digits for word, digits in MORE.items()}
+for _words in BY_LANGUAGE.values():
+    WORDS |= _words
 """Word, case-folded → its digits."""
 ROUND = {name: str(value) for names in TENS.values() for value, name in enumerate(names.split(), 2)}
 """Word of a multiple of ten, case-folded → its first digit: the second is in the next word, or 0."""
-WORDS = {word.casefold(): digits for word, digits in WORDS.items()}
 HESITATION = "um"
 """The word is 'one' in Portuguese and a hesitation in English: the digit before it decides."""
 PORTUGUESE = frozenset(ONES["pt"].casefold().split()) | {"meia", "uma", "duas"}

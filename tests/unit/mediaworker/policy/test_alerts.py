@@ -85,6 +85,105 @@ def test_words_of_a_role_raise_an_alert_with_what_matched() -> None:
     assert alerts.on_event(900, agent) == []
 
 
+SPOTTING = """
+[[rules]]
+name = "five"
+phrases = ["press five", "Drücken Sie 5", "按五", "the first 25 percent", "call 911", "one thousand two hundred euros"]
+
+[[rules]]
+name = "contract"
+phrases = ["cancel my contract", "解约"]
+
+[[rules]]
+name = "promise"
+pattern = 'promise.{0,40}refund'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "match"),
+    [
+        ("Press 5.", "en", "Press 5"), ("please press five now", "en", "press five"), ("press 5", "", "press 5"),
+        ("Drücken Sie bitte nicht; drücken Sie fünf", "de", "drücken Sie fünf"), ("请按5", "zh", "按5"),
+        ("the 1st twenty-five percent", "en", "1st twenty-five percent"), ("call 9-1-1", "en", "call 9-1-1"),
+        ("Call nine one one!", "en", "Call nine one one"), ("it is 1,200 euros", "en", "1,200 euros"),
+        ("press ５", "en", "press ５"), ("press 55", "en", ""), ("press fifty", "en", ""), ("press the 5", "en", ""),
+        ("call 9115", "en", ""), ("drücken Sie fünf", "en", ""), ("press cinq", "fr", ""), ("", "en", ""),
+    ],
+)  # fmt: skip
+def test_numbers_are_equal_whichever_way_they_are_written(text: str, language: str, match: str) -> None:
+    rule = parse(SPOTTING).spotting[0]
+    place = rule.find(text, language)
+    assert (text[slice(*place)] if place is not None else "").removeprefix("the ") == match
+
+
+@given(st.text(), st.sampled_from(["en", "de", "zh", "xx", ""]))
+def test_any_text_is_searched_for_numbers(text: str, language: str) -> None:
+    for rule in parse(SPOTTING).spotting:
+        place = rule.find(text, language)
+        assert place is None or 0 <= place[0] < place[1] <= len(text)
+
+
+def talk(*said: tuple[str, str, int]) -> list[events.Alert]:
+    """The alerts of finals: leg, text and start, each a second long."""
+    alerts = call(SPOTTING)
+    return [
+        alert
+        for number, (leg, text, start_ms) in enumerate(said)
+        for alert in alerts.on_event(
+            start_ms + 1000, final(text, number, leg=leg, start_ms=start_ms, end_ms=start_ms + 1000)
+        )
+    ]
+
+
+def test_a_phrase_over_a_pause_is_found_in_the_turn() -> None:
+    assert talk(("in", "I want to cancel", 0), ("in", "my contract, please.", 1800)) == [
+        events.Alert(
+            "contract",
+            "in",
+            "u1",
+            "I want to cancel my contract, please.",
+            0,
+            2800,
+            "warning",
+            match="cancel my contract",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ([("in", "Well, I want to", 0), ("in", "Cancel my", 1500), ("in", "", 3000), ("in", "contract.", 4500)],
+         "Cancel my contract"),
+        ([("in", "cancel", 0), ("out", "Mm-hmm.", 1200), ("in", "my contract", 2500)], "cancel my contract"),
+        ([("in", "please press", 0), ("in", "5 now", 1500)], "press 5"),
+        ([("in", "I promise you", 0), ("in", "that there is a full refund", 1500)],
+         "promise you that there is a full refund"),
+        ([("in", "我要解", 0), ("in", "约", 1500)], "解约"),
+        ([("in", "cancel", 0), ("out", "Sorry, what do you want?", 1200), ("in", "my contract", 2500)], ""),
+        ([("in", "cancel", 0), ("in", "my contract", 9000)], ""),
+        ([("in", "cancel", 0), ("out", "my contract", 1500)], ""),
+        ([("in", "cancel", 0), ("in", "not", 1500), ("in", "my contract", 3000)], ""),
+    ],
+)  # fmt: skip
+def test_a_turn_ends_with_a_long_pause_or_with_somebody_elses(said: list[tuple[str, str, int]], match: str) -> None:
+    assert [alert.match for alert in talk(*said)] == ([match] if match else [])
+
+
+def test_a_phrase_is_found_once_in_a_turn() -> None:
+    found = talk(("in", "cancel my", 0), ("in", "contract", 1500), ("in", "cancel", 3000), ("in", "my contract", 4500))
+    assert [(alert.utterance_id, alert.start_ms, alert.text) for alert in found] == [
+        ("u1", 0, "cancel my contract"), ("u3", 3000, "cancel my contract"),
+    ]  # fmt: skip
+
+
+def test_of_a_long_turn_the_latest_finals_are_remembered() -> None:
+    said = [("in", "words " * 50, 1500 * at) for at in range(30)]
+    found = talk(*said, ("in", "cancel", 45_000), ("in", "my contract", 46_500))
+    assert [alert.text for alert in found] == ["cancel my contract"]
+
+
 def test_a_rule_keeps_quiet_for_its_cooldown() -> None:
     alerts = call()
     assert names(alerts.on_event(0, final("guaranteed!", end_ms=1000))) == ["guarantee"]

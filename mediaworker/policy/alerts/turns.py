@@ -1,0 +1,68 @@
+"""What each leg has said since somebody else spoke: a pause ends a final but no turn, and a phrase may lie over it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from asr.text import joined, words
+from mediaworker.events import schema as events
+
+PAUSE_MS = 5000
+"""A longer pause ends a turn."""
+BACKCHANNEL_WORDS = 2
+"""So few words of somebody else ("mhm", "all right") do not end a turn."""
+MAX_CHARS = 1000
+"""So much of a turn is remembered, in whole finals."""
+
+
+class Turn:
+    """Finals of one leg, joined."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.latest = 0
+        """Where in the text the latest final begins."""
+        self.end_ms = 0
+        self._begins: list[tuple[int, int]] = []
+        """Where in the text each final begins, and when."""
+
+    def add(self, final: events.TranscriptFinal) -> None:
+        text = final.text.strip()
+        self.text = joined([self.text, text])
+        self.latest, self.end_ms = len(self.text) - len(text), final.end_ms
+        self._begins.append((self.latest, final.start_ms))
+        while len(self.text) > MAX_CHARS and len(self._begins) > 1:
+            cut = self._begins[1][0]
+            self.text, self.latest = self.text[cut:], self.latest - cut
+            self._begins = [(place - cut, start_ms) for place, start_ms in self._begins[1:]]
+
+    def since(self, place: int) -> tuple[str, int]:
+        """The text from the final on in which this place is, and when that began."""
+        begin, start_ms = max(each for each in self._begins if each[0] <= place)
+        return self.text[begin:], start_ms
+
+
+class Turns:
+    """The turns of a call, by leg."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+        self._spoke: dict[str, tuple[int, int]] = {}
+        """Leg → the start and the end of its latest final that was more than a back-channel."""
+
+    def on_final(self, final: events.TranscriptFinal) -> Turn:
+        """The turn that ends with this final, which has a text."""
+        turn = self._turns.get(final.leg)
+        if turn is None or final.start_ms - turn.end_ms > PAUSE_MS or self._interrupted(final, turn):
+            turn = self._turns[final.leg] = Turn()
+        turn.add(final)
+        if len(words(final.text)) > BACKCHANNEL_WORDS:
+            self._spoke[final.leg] = final.start_ms, final.end_ms
+        return turn
+
+    def _interrupted(self, final: events.TranscriptFinal, turn: Turn) -> bool:
+        return any(
+            leg != final.leg and end_ms > turn.end_ms and start_ms < final.start_ms
+            for leg, (start_ms, end_ms) in self._spoke.items()
+        )
