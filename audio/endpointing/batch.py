@@ -48,6 +48,7 @@ class BatchEndpointer:
         # Silent windows from which LAPSE, PAUSE and END hold; the count of those reached is the event.
         self._silences = np.zeros((rows, 3), np.int32)
         self._pre_roll, self._room = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._split_from = np.zeros(rows, np.int64)
         self._state = np.zeros(rows, np.uint8)
         self._states: Any = memoryview(self._state)  # type: ignore[arg-type]
         self._voiced, self._silent = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
@@ -69,6 +70,7 @@ class BatchEndpointer:
         end, pause = limits.min_silence_windows, min(limits.speculate_windows, limits.min_silence_windows)
         self._silences[row] = min(LAPSE_WINDOWS, pause), pause, end
         self._pre_roll[row], self._room[row] = limits.pre_roll, limits.room
+        self._split_from[row] = limits.split_from
 
     def move(self, row: int, other_row: int) -> None:
         """Go on in `row` with the endpointer in `other_row`."""
@@ -114,7 +116,7 @@ class BatchEndpointer:
         self._silent[rows] = np.where(busy, silent, 0)
         self._voiced[rows[~busy]] = 0
 
-        late = 3 * (starts - self._audio_start[rows]) >= 2 * self._room[rows]
+        late = starts - self._audio_start[rows] >= self._split_from[rows]
         acting = np.flatnonzero(_ACTION[key])
         detections: list[Detection] = []
         for index in acting.tolist():

@@ -6,9 +6,9 @@ too; counters of voiced and of silent windows turn that into an event, and `TABL
     IDLE    nothing                     ONSET   voiced, but not yet for `min_speech_ms`
     SPEECH  an utterance                PAUSED  an utterance, silent for `speculate_ms`
 
-An utterance that would outgrow `max_utterance_s` is split at the quietest spot of its last third, and what follows the
-spot is the next utterance. `Endpointer` is one leg in plain Python; `audio.endpointing.batch` runs the same table over
-all legs.
+An utterance that would outgrow `max_utterance_s` is split at the quietest spot of its last third, in a call of its last
+half second, because somebody waits for the text before the spot. What follows is the next utterance. `Endpointer` is
+one leg in plain Python; `audio.endpointing.batch` runs the same table over all legs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ LAPSE_WINDOWS = 3
 """An onset survives shorter gaps, so that a stop consonant does not swallow a "yes"."""
 SILENT_WINDOWS = 16
 """Of digital silence, after which more need not be heard. Half a second: as long as an utterance is waited for."""
+SPLIT_WINDOWS = 16
+"""How far back a call is split at most. Half a second has a gap between two words or more."""
 NOWHERE = -1
 LOUDEST = float("inf")
 
@@ -111,6 +113,11 @@ class Limits:
     room: int
     """How far voiced audio may reach from `audio_start`, so that with `speculate` it stays within `max_utterance_s`."""
 
+    @property
+    def split_from(self) -> int:
+        """How far from `audio_start` a call may be split at the earliest."""
+        return max(-(-2 * self.room // 3), self.room - SPLIT_WINDOWS * WINDOW)
+
     @classmethod
     def of(cls, profile: Endpointing) -> Limits:
         silence = max(1, -(-profile.min_silence_ms // WINDOW_MS))
@@ -138,8 +145,8 @@ class UtteranceSpan:
     end: int = 0
     """Of the last voiced window."""
     quiet_at: int = NOWHERE
-    """Middle of the quietest window of the last third so far, in calls of the least speech-like: where a split would
-    be."""
+    """Middle of the quietest window so far, in calls of the least speech-like, from where on a split may be: where it
+    would be."""
     previous_end: int = 0
 
 
@@ -191,10 +198,11 @@ class Endpointer:
     def window(self, start: int, probability: float, level: float | None = None) -> list[Detection]:
         """The window [start, start + 256) with this speech probability; windows come in order.
 
-        `level`: how loud it is, if a long utterance is to be split where it is quietest.
+        `level`: of a file, how loud it is; a long utterance is split where it is quietest.
         """
-        level = probability if level is None else level
         limits, utterance, stop = self.limits, self.utterance, start + WINDOW
+        split_from = limits.split_from if level is None else -(-2 * limits.room // 3)
+        level = probability if level is None else level
         self.consumed = stop
         speaking = self.state in (EndpointState.ONSET, EndpointState.SPEECH) and not self._silent
         if probability >= (limits.exit if speaking else limits.enter):
@@ -226,7 +234,7 @@ class Endpointer:
         detections = [] if action is Action.NONE else act(action, self.leg, limits, utterance)
         if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):
             self._least = LOUDEST
-        elif level < self._least and 3 * (start - utterance.audio_start) >= 2 * limits.room:
+        elif level < self._least and start - utterance.audio_start >= split_from:
             utterance.quiet_at, self._least = start + WINDOW // 2, level
         if self.state is EndpointState.IDLE:
             self._voiced = self._silent = 0

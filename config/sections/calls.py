@@ -27,7 +27,8 @@ class Endpointing(Section, frozen=True, kw_only=True):
     """The final is computed in advance after this many milliseconds of silence, which must not exceed
     `min_silence_ms`."""
     max_utterance_s: Annotated[float, Meta(ge=1, le=30)] = 30.0
-    """An utterance that would last longer than this many seconds is split at its quietest point."""
+    """An utterance that would last longer than this many seconds is split: in a call at the quietest point of its last
+    half second, in a file of its last third."""
 
     def check(self, key: str) -> None:
         if self.exit > self.enter:

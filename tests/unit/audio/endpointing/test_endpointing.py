@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from audio.detections import Detection, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from audio.endpointing.batch import BatchEndpointer
 from audio.endpointing.table import (
+    SPLIT_WINDOWS,
     TABLE,
     WINDOW,
     Action,
@@ -90,6 +91,27 @@ def test_a_long_utterance_is_split_at_the_quietest_spot_of_its_last_third() -> N
     spot = w(45) + WINDOW // 2
     assert ended == SpeechOffset(LEG, 0, spot, spot, "max_length")
     assert again == SpeechOnset(LEG, spot, spot)
+
+
+@pytest.mark.parametrize("max_utterance_s", [1.0, 4.0, 20.0, 30.0])
+@pytest.mark.parametrize("gap", ["", ".", ",,,", "-"])
+def test_a_call_is_split_within_half_a_second(max_utterance_s: float, gap: str) -> None:
+    """The final of a speaker without a pause waits for the decision: an early gap is no place to split at."""
+    profile = Endpointing(max_utterance_s=max_utterance_s, pre_roll_ms=0)
+    room = Limits.of(profile).room
+    pattern = ("#" * int(0.7 * room / WINDOW) + gap + "#" * 1000)[: room // WINDOW + 5]
+    endpointer, ended = Endpointer(profile, LEG), []
+    for index, character in enumerate(pattern):
+        found = endpointer.window(index * WINDOW, {"#": 0.9, "-": 0.4, ",": 0.2, ".": 0.01}[character])
+        ended += [((index + 1) * WINDOW - each.end, each) for each in found if isinstance(each, SpeechOffset)]
+    ((late, split),) = ended
+    assert split.reason == "max_length" and late <= (SPLIT_WINDOWS + 2) * WINDOW
+
+
+def test_a_call_that_ends_in_time_is_not_split() -> None:
+    profile = Endpointing(max_utterance_s=4.0, pre_roll_ms=0)
+    found = run("#" * 90 + "." * 5 + "#" * 20 + "." * 20, profile)
+    assert [each.reason for each in found if isinstance(each, SpeechOffset)] == ["endpoint"]
 
 
 def test_the_silence_thresholds_may_coincide() -> None:
