@@ -34,7 +34,11 @@ log = structlog.get_logger()
 APPEND_MS = 200
 """Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
 to decode when the speaker stops."""
-FIRST_PARTIAL_MS = 300
+FIRST_PARTIAL_MS = 250
+EAGER = 0.25
+"""Partials follow each other at this fraction of `asr.partial_ms` until a word is shown..."""
+EAGER_MS = 1500
+"""... or so much has been said: a noise has no words."""
 
 
 class LegTranscriber:
@@ -159,7 +163,8 @@ class LegTranscriber:
         position = self.leg.position
         if position >= utterance.next_partial:
             self._append(utterance, position)
-            utterance.next_partial = position + self._partial
+            eager = not utterance.text and position - utterance.start < EAGER_MS * POSITIONS_PER_MS
+            utterance.next_partial = position + (round(EAGER * self._partial) if eager else self._partial)
             if self._takes_partial() and not self._is_copy(utterance, position):
                 utterance.revision += 1
                 self._recognizer.partial(utterance.engine_id, utterance.revision)

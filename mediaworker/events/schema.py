@@ -140,7 +140,13 @@ class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
     start_ms: CallMillis
     end_ms: CallMillis
     text: Text
-    stable_chars: Annotated[int, Meta(description="So many leading code points are not expected to change")]
+    stable_chars: Annotated[
+        int,
+        Meta(
+            description="So many leading code points, to the end of a word, stand in the partial before as well; the"
+            " final may still change words among them, so nothing of a partial may be stored"
+        ),
+    ]
     language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
     name: SpeakerName = ""
 

@@ -150,6 +150,30 @@ def test_a_pause_shows_everything_unless_it_takes_a_word_back() -> None:
     assert shown.partial("Weasels have eaten our phone") == "Weasels have eaten our"
 
 
+def test_an_early_word_of_which_the_model_is_not_sure_is_shown_when_three_have_had_it() -> None:
+    shown = Shown()
+    assert shown.partial("Please", 0) == ""
+    assert shown.partial("Please and", 0) == ""
+    assert shown.partial("Please, enter", 0) == "Please"
+    shown = Shown()
+    assert shown.partial("Please", 1) == ""
+    assert shown.partial("Please enter", 1) == "Please"
+    assert shown.partial("Please enter your", 1) == "Please", "two of three words are shown by two and a likely one"
+    assert shown.partial("Please enter your", 3) == "Please enter your"
+    assert shown.partial("Please enter your", 0) == "Please enter your", "what is shown stays"
+
+
+@given(st.lists(st.sampled_from(["\u2581a", "b", "\u2581cd"]), max_size=8), st.integers(0, 9))
+def test_words_are_whole_when_all_their_tokens_are(pieces_: list[str], count: int) -> None:
+    names = ["\u2581a", "b", "\u2581cd"]
+    tokens = Tokens(b"".join(bytes([len(name.encode())]) + name.encode() for name in names))
+    found = [names.index(each) for each in pieces_]
+    whole = tokens.text(found).split()
+    begun = tokens.text(found[:count]).split()
+    complete = begun == whole[: len(begun)]
+    assert tokens.whole_words(found, count) == len(begun) - (not complete)
+
+
 def test_a_word_is_taken_back_when_two_agree_on_another() -> None:
     shown = Shown()
     for text in ("one two", "one two", "one too many"):

@@ -32,6 +32,9 @@ recorded prompts 6.9 % of the words are wrong with it, and 8.4 % without."""
 
 CLEARLY = 1.5
 """In a partial another token takes the place of one that is shown when it is some four times as likely."""
+SURE, EARLY_S = 0.5, 1.3
+"""In the first partials, which come quickly one after the other, a word is shown when two in a row have it and each of
+its tokens is so likely, or when three have it. `EARLY_S`: of audio, the pre-roll included."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,8 @@ class MoonshineSession:
         """The last hypothesis about the piece that begins at `_draft_begin`."""
         self._draft_begin = 0
         self._shown = Shown()
+        self._sure = 0
+        """So many tokens of the last early partial come before the first unlikely one."""
         self._speech_from: int | None = None
         """Samples after which it is known that somebody speaks."""
 
@@ -122,7 +127,10 @@ class MoonshineSession:
         if request.final and not self._shown.pause(text):
             return text  # a reader is not shown it before the utterance is over, so partials go on as they were
         self._draft, self._draft_begin = tokens, begin
-        return text if request.final else self._shown.partial(text)
+        if request.final:
+            return text
+        early = len(samples) < EARLY_S * RATE_HZ
+        return self._shown.partial(text, self._model.tokens.whole_words(tokens, self._sure) if early else None)
 
     def _hear(self) -> None:
         """Make samples of what has come."""
@@ -162,7 +170,7 @@ class MoonshineSession:
     def _decode(self, samples: NDArray[np.float32], draft: Sequence[int], shown: int = 0) -> Decoding:
         """`shown`: so many tokens of the draft have been shown, and stay unless they are clearly wrong."""
         limit = guards.longest(len(samples))
-        draft = draft[:limit]
+        draft, self._sure, sure = draft[:limit], limit, len(samples) < EARLY_S * RATE_HZ
         audio = self._model.encode(samples)
         yield
         logits, cache = self._model.begin(audio, draft)
@@ -175,6 +183,8 @@ class MoonshineSession:
                 if logits[at, token] >= logits[at, found[at]] - CLEARLY:
                     found[at] = token
             right = next((at for at, token in enumerate(guess) if found[at] != token), len(guess))
+            if sure and (doubt := _doubt(logits, found[: right + 1], max(0, shown - len(tokens)))) is not None:
+                self._sure, sure = len(tokens) + doubt, False
             tokens += guess[:right]
             if right < len(guess):
                 cache = self._model.keep(cache, len(tokens))
@@ -187,3 +197,11 @@ class MoonshineSession:
             tokens.append(token)
             yield
             logits, cache = self._model.advance(audio, [token, *guess], cache)
+
+
+def _doubt(logits: NDArray[np.float32], tokens: Sequence[int], first: int) -> int | None:
+    """Which is the first of the tokens, from `first` on, that is unlikely; row i of the logits is about token i."""
+    for at in range(first, len(tokens)):
+        if np.exp(logits[at] - logits[at, tokens[at]]).sum() * SURE > 1:
+            return at
+    return None

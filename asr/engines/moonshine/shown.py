@@ -1,9 +1,10 @@
 """Which words of a growing hypothesis a reader gets to see: those that will most likely stay.
 
 Pure. At its end the audio of a partial breaks off in the middle of a word, and what the model makes of that is often
-another word a moment later. So a word is shown when two hypotheses in a row have had it, and taken back only when two
-in a row have agreed on another one; a pause of the speaker ends the last word, and everything is shown, unless it takes
-a word back: then the final will say it, if the utterance ends here.
+another word a moment later. So a word is shown when two hypotheses in a row have had it, early in an utterance only if
+the model is sure of it or three have had it; it is taken back only when so many agree on another one. A pause of the
+speaker ends the last word, and everything is shown, unless it takes a word back: then the final will say it, if the
+utterance ends here.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def agreed(one: Sequence[str], other: Sequence[str]) -> int:
 class Shown:
     """What a reader sees of one utterance."""
 
-    __slots__ = ("_before", "_shown")
+    __slots__ = ("_before", "_earlier", "_shown")
 
     def __init__(self) -> None:
         self._before: list[str] = []
         """The last hypothesis, whole."""
+        self._earlier: list[str] = []
+        """The one before it."""
         self._shown: list[str] = []
 
     @property
@@ -49,15 +52,20 @@ class Shown:
         words = text.split()
         if agreed(words, self._shown) < len(self._shown):
             return False
-        self._before = self._shown = words
+        self._earlier = self._before = self._shown = words
         return True
 
-    def partial(self, text: str) -> str:
-        """A hypothesis about audio that breaks off; what is to be shown of it."""
+    def partial(self, text: str, likely: int | None = None) -> str:
+        """A hypothesis about audio that breaks off; what is to be shown of it.
+
+        `likely`: the model is sure of so many words at its start; None: of all.
+        """
         words = text.split()
         sure = agreed(words, self._before)
+        if likely is not None:
+            sure = max(min(sure, likely), min(sure, agreed(words, self._earlier)))
         kept = agreed(words, self._shown)
-        self._before = words
+        self._earlier, self._before = self._before, words
         if kept == len(self._shown):
             self._shown = words[: max(sure, kept)]
         elif sure > kept:  # two in a row say something else

@@ -49,3 +49,8 @@ class Tokens:
             if begun > count:
                 return at
         return len(tokens)
+
+    def whole_words(self, tokens: Sequence[int], count: int) -> int:
+        """How many words lie within the first `count` tokens, to their ends."""
+        begins = [at == 0 or self._pieces[token].startswith(_SPACE.encode()) for at, token in enumerate(tokens)]
+        return sum(begins[:count]) - (0 < count < len(tokens) and not begins[count])

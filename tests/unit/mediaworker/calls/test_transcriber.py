@@ -435,6 +435,14 @@ def test_partials_are_asked_for_soon_and_then_at_intervals() -> None:
         stage.play_until("partial")
         asked.append(stage.leg.position)
     (started,) = stage.of(events.SpeechStarted)
-    assert 0 <= asked[0] - (started.start_ms + 300) * 8 < 2 * 256
+    assert 0 <= asked[0] - (started.start_ms + 250) * 8 < 2 * 256
+    # Until a word is shown, at a quarter of `asr.partial_ms`.
+    assert all(0 <= later - earlier - 125 * 8 < 256 for earlier, later in zip(asked, asked[1:], strict=False))
+    stage.engine.answer(stage.engine.requests[-1], "Congratulations")
+    stage.play_until("partial")
+    asked = [stage.leg.position]
+    for _ in range(2):
+        stage.play_until("partial")
+        asked.append(stage.leg.position)
     assert all(0 <= later - earlier - 500 * 8 < 256 for earlier, later in zip(asked, asked[1:], strict=False))
     assert stage.transcriber.speaking_since_ms == started.start_ms
