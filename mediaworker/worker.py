@@ -140,12 +140,10 @@ class Worker:
             sessions=lambda: self.page_sessions.keys,
             **admission,
         )
-        endpoints: dict[str, MediaEndpoint] = {
-            twilio_http.STREAM: self.twilio,
-            asterisk_http.MEDIA: self.asterisk,
-            **ws_http.endpoints(self.streams),
-        }
-        self.listener = MediaListener(replace(settings.media, host=media_host(settings)), endpoints, self._throttle)
+        endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
+        endpoints |= ws_http.endpoints(self.streams)
+        media, heartbeat_s = replace(settings.media, host=media_host(settings)), settings.events.heartbeat_s
+        self.listener = MediaListener(media, endpoints, self._throttle, heartbeat_s=heartbeat_s)
         self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
         return endpoints
 

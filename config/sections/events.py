@@ -12,7 +12,7 @@ from config.sections.section import Name, Positive, Probability, Secret, Section
 
 class Events(Section, frozen=True, kw_only=True):
     heartbeat_s: Annotated[float, Meta(ge=1)] = 20.0
-    """Subscribers receive a WebSocket ping, and idle streams of server-sent events a comment, every this many
+    """The WebSockets of both ports receive a ping, and idle streams of server-sent events a comment, every this many
     seconds."""
     queue: Annotated[int, Meta(ge=16)] = 1000
     """At most this many events wait for one subscriber before it is closed with 4008; values below 256 make no sense,

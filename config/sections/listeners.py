@@ -86,9 +86,9 @@ class Stream(Section, frozen=True, kw_only=True):
     call (`max_calls`)."""
     max_sessions_per_key: Positive = 50
     """At most this many sessions may be open with one API key; further upgrades are answered with 429."""
-    idle_s: Annotated[float, Meta(gt=0)] = 60.0
-    """A session that sends neither audio nor a command for this many seconds is ended after its finals have been
-    sent."""
+    idle_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """A session that sends neither audio nor a command for this many seconds, such as one whose speaker is muted, is
+    ended after its finals have been sent. A client that has vanished is found by its missing pongs, long before."""
     max_s: Annotated[float, Meta(gt=0)] = 14400.0
     """A session is ended after this many seconds, once its finals have been sent."""
 

@@ -31,6 +31,7 @@ from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrad
 from mediaworker.ingress.runner import (
     PROBLEM,
     Backlog,
+    Heartbeat,
     OnMessages,
     Throttle,
     refusal_body,
@@ -60,6 +61,7 @@ class ConnectionOwner(Protocol):
 
     max_message_bytes: int
     handshake_timeout_s: float | None
+    heartbeat_s: float
     throttle: Throttle
     batched: dict[MediaConnection, int]
     """Connections that the media tick reads, and their file descriptors."""
@@ -92,6 +94,7 @@ class MediaConnection(asyncio.Protocol):
         self._text_as_bytes = False
         self._timer: asyncio.TimerHandle | None = None
         """Aborts the connection: at first when the handshake takes too long, later when the close does."""
+        self._heartbeat = Heartbeat(owner.heartbeat_s, self._beat)
         self._closing = self._reading_paused = False
         self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
@@ -123,6 +126,7 @@ class MediaConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._entered:
             return
+        self._heartbeat.heard = True
         if not self._framed or self.websocket.state is State.CONNECTING:
             self._feed(data)
             return
@@ -150,6 +154,7 @@ class MediaConnection(asyncio.Protocol):
         self._owner.leave(self, self._peer, asked=self.task is not None)
         self.websocket.receive_eof()  # whatever happened, the state is CLOSED from here on
         self._abort_after(None)
+        self._heartbeat.stop()
         for event in (self._lost, self._arrived, self._writable):
             event.set()
 
@@ -310,6 +315,17 @@ class MediaConnection(asyncio.Protocol):
             self._reading_paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
 
+    def _beat(self) -> None:
+        if self.websocket.state is not State.OPEN:
+            return
+        batched, writable = self in self._owner.batched, self._writable.is_set()
+        held_back = self._is_ahead() if batched else self._reading_paused and writable
+        if self._heartbeat.is_peer_gone(self.transport.get_write_buffer_size(), held_back=held_back):
+            self._fail(1011, "the peer does not answer pings")
+        elif writable:
+            self.websocket.send_ping(b"")
+            self._flush()
+
     # -- the upgrade and the session ----------------------------------------------------------------------------------
 
     async def _run(self, request: Request) -> None:
@@ -323,6 +339,7 @@ class MediaConnection(asyncio.Protocol):
         if opens is None or self.websocket.state is not State.OPEN:
             return
         session = opens(self._loop.time())
+        self._heartbeat.start()
         try:
             await run_session(session, self, self._owner.throttle)
         except Exception:

@@ -44,17 +44,19 @@ _FULL = (
 class MediaListener:
     """Routes upgrades to endpoints by path. Implements `connection.ConnectionOwner`.
 
-    Raises ConfigError for a certificate that cannot be used.
+    Every `heartbeat_s` a connection is pinged. Raises ConfigError for a certificate that cannot be used.
     """
 
-    def __init__(self, settings: Media, endpoints: Mapping[str, MediaEndpoint], throttle: Throttle) -> None:
+    def __init__(
+        self, settings: Media, endpoints: Mapping[str, MediaEndpoint], throttle: Throttle, *, heartbeat_s: float = 20.0
+    ) -> None:
         self.rejected: dict[int, int] = {}
         """Upgrades that did not become a session, by HTTP status."""
         self.unfinished = 0
         """Connections that closed without a valid HTTP request."""
         self.batched: dict[MediaConnection, int] = {}
         self.throttle, self.max_message_bytes = throttle, settings.max_message_bytes
-        self.handshake_timeout_s = settings.start_timeout_s or None
+        self.handshake_timeout_s, self.heartbeat_s = settings.start_timeout_s or None, heartbeat_s
         self.host = settings.host or LOOPBACK
         self.certificate = certificate("media", settings)
         self.limit = ConnectionLimit(settings.max_connections, settings.max_connections // 2)

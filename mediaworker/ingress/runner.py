@@ -36,6 +36,9 @@ a file at once closes when its pings, which come behind, are not answered within
 MESSAGE_BYTES = 128
 """What a message takes besides its payload."""
 
+STILL_BEATS = 3
+"""So many heartbeats on which nothing had moved in either direction, and the peer is gone."""
+
 
 def refusal_body(status: int, detail: str) -> bytes:
     """The body of the answer to a refused upgrade, a problem of RFC 9457."""
@@ -101,6 +104,43 @@ class Throttle:
 async def run_session(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
     """Run a session until its connection is gone. Whatever happens, `session.connection_lost` is called."""
     await _SessionRun(session, socket, throttle).run()
+
+
+class Heartbeat:
+    """Calls `beat`, which sends a ping, every `period_s` from `start` to `stop`, and judges whether the peer is gone.
+
+    Proxies cut a connection that is silent (nginx after a minute), so pings go out even when nobody speaks. A peer that
+    has vanished closes nothing: it is found by what no longer moves.
+    """
+
+    def __init__(self, period_s: float, beat: Callable[[], None]) -> None:
+        self.heard = False
+        """Something has come since the last heartbeat: a pong or anything else."""
+        self._period_s, self._beat = period_s, beat
+        self._still = self._unread = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._next)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def is_peer_gone(self, unread: int, *, held_back: bool) -> bool:
+        """To be asked once a heartbeat. `unread`: bytes that wait for the peer to take them; fewer is a movement.
+
+        `held_back`: the peer is not read, because it is ahead. Its pongs wait behind its audio, so it is not judged.
+        """
+        moved = self.heard or held_back or unread < self._unread
+        self._still = 0 if moved else self._still + 1
+        self.heard, self._unread = False, unread
+        return self._still >= STILL_BEATS
+
+    def _next(self) -> None:
+        self.start()
+        self._beat()
 
 
 class Backlog(Generic[T]):
