@@ -87,6 +87,9 @@ class StreamCall(RecordedCall):
         for name in tuple(self.open) if self.final_at_flush else ():
             self.final(name, "at once", "flush")
 
+    def leg_ms(self, leg: StreamLeg, position: int) -> int:
+        return position // 8
+
     def defer(self, leg: str) -> None:
         self.deferred += 1
 

@@ -169,9 +169,10 @@ async def test_flush_gives_the_final_at_once_and_the_session_goes_on(running: Wo
         await socket.send(json.dumps(config()))
         created = json.loads(await socket.recv())
         await send(socket, one, speed=0, bytes_per_s=8000)
-        await socket.send('{"type":"flush"}')
-        final = await until_final(socket)
-        assert (final["text"], final["is_speech_final"]) == (SAID[0], True)
+        for text in (SAID[0], ""):
+            await socket.send('{"type":"flush"}')
+            final = await until_final(socket)
+            assert (final["text"], final["is_speech_final"], final["flushed"]) == (text, True, True)
         await send(socket, two, speed=0, bytes_per_s=8000)
         await socket.send('{"type":"finalize"}')
         assert texts(await read(socket)) == [SAID[1]]

@@ -33,10 +33,16 @@ class AsrSession(StreamSession):
         if warming_up:
             self.outbox.send(messages.WarmingUp().text())
 
-    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.StreamMessage:
-        final = isinstance(body, events.TranscriptFinal)
-        kind = messages.Final if final else messages.Partial
-        return kind(
+    def _message(
+        self, body: events.TranscriptPartial | events.TranscriptFinal, flushed: bool
+    ) -> messages.StreamMessage:
+        fields = self._fields(body)
+        if isinstance(body, events.TranscriptFinal):
+            return messages.Final(**fields, flushed=flushed)
+        return messages.Partial(**fields)
+
+    def _fields(self, body: events.TranscriptPartial | events.TranscriptFinal) -> dict[str, Any]:
+        return dict(
             utterance_id=body.utterance_id,
             revision=body.revision,
             text_=body.text,

@@ -226,7 +226,9 @@ class UtteranceText(StreamMessage, frozen=True, tag_field="type"):
 class Partial(UtteranceText, frozen=True, tag="partial"): ...
 
 
-class Final(UtteranceText, frozen=True, tag="final"): ...
+class Final(UtteranceText, frozen=True, tag="final", omit_defaults=True):
+    flushed: bool = False
+    """It answers a flush: all audio before that has its finals."""
 
 
 class Error(StreamMessage, frozen=True, tag_field="type", tag="error"):
@@ -242,7 +244,7 @@ class Ready(StreamMessage, frozen=True, tag_field="type", tag="ready"):
     session_id: str
 
 
-class Text(StreamMessage, frozen=True):
+class Text(StreamMessage, frozen=True, omit_defaults=True):
     text_: str = msgspec.field(name="text")
     is_final: bool
     utterance_id: str
@@ -251,3 +253,5 @@ class Text(StreamMessage, frozen=True):
     start_ms: int
     end_ms: int
     leg: str
+    flushed: bool = False
+    """It is a final that answers a flush."""

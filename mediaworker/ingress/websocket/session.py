@@ -73,7 +73,11 @@ class StreamSession(AudioSession):
         """The deadline in FINISHING and CLOSED."""
         self._wrong = 0
         """Errors in a row."""
-        self._texts = Texts(self.outbox, self._message, lambda why: self._send_error("recognition_failed", why))
+        self._texts = Texts(
+            self.outbox, self._message, self._nothing_flushed, lambda why: self._send_error("recognition_failed", why)
+        )
+        self._empty_flushes = 0
+        """Answers to a flush on a leg where nothing was open."""
         self._lost = False
         self._code, self._reason = NORMAL, ""
         """For the close behind the last final."""
@@ -224,7 +228,11 @@ class StreamSession(AudioSession):
         self._audio.receive(data, self._now)
 
     def _flush(self, message: object = None) -> None:
-        assert self._audio is not None and self.call is not None
+        with self._texts.flushing(self._legs):
+            self._end_utterances()
+
+    def _end_utterances(self) -> None:
+        assert self.call is not None
         self._finish_audio()
         for leg in self._legs:
             self.call.flush(leg)
@@ -232,11 +240,11 @@ class StreamSession(AudioSession):
     def _reset(self, message: object = None) -> None:
         assert self.call is not None
         with self._texts.hiding():
-            self._flush()
+            self._end_utterances()
         self.call.retune(self._settings.overrides(self._legs[0]), self._settings.shape)
 
     def _finalize(self, message: object = None) -> None:
-        self._flush()
+        self._end_utterances()
         self._leave("hangup", NORMAL, "finalized")
 
     def _ignore(self, message: object = None) -> None:
@@ -255,12 +263,7 @@ class StreamSession(AudioSession):
         if self.state is StreamState.CLOSED:
             return
         if not self._texts.answered:
-            assert self.call is not None
-            leg = self._legs[0]
-            empty = f"{self.call.id}/{leg}/0"
-            self._texts.on_event(
-                events.TranscriptFinal(leg, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush")
-            )
+            self._texts.on_event(self._empty_final(self._legs[0], "0", at_ms))
         code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
 
         def close() -> None:
@@ -269,8 +272,22 @@ class StreamSession(AudioSession):
 
         self._settle(close)  # a transcript requested after the close is complete
 
-    def _message(self, body: Transcript) -> messages.StreamMessage:
+    def _message(self, body: Transcript, flushed: bool) -> messages.StreamMessage:
         raise NotImplementedError
+
+    def _nothing_flushed(self, leg: str) -> events.TranscriptFinal:
+        """At the end of what the leg has heard."""
+        self._empty_flushes += 1
+        at_ms = 0
+        if self.call is not None:
+            audio = self.call.legs[leg]
+            at_ms = self.call.leg_ms(audio, audio.position)
+        return self._empty_final(leg, f"flush-{self._empty_flushes}", at_ms)
+
+    def _empty_final(self, leg: str, name: str, at_ms: int) -> events.TranscriptFinal:
+        """An answer where there was no utterance."""
+        utterance_id = f"{self.call_id or self._policy.session_id}/{leg}/{name}"
+        return events.TranscriptFinal(leg, "unknown", utterance_id, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush")
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 

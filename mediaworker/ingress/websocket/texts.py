@@ -1,9 +1,13 @@
-"""Sends a call's transcripts to the peer of a stream session: of each utterance partials and a final, or nothing."""
+"""Sends a call's transcripts to the peer of a stream session: of each utterance partials and a final, or nothing.
+
+A flush is always answered: by the last final of what was open when it came, or by an empty one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from mediaworker.events import schema as events
 from mediaworker.ingress.outbox import Outbox
@@ -12,20 +16,40 @@ from mediaworker.ingress.websocket import messages
 Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 
+@dataclass(slots=True)
+class _Flush:
+    """Flushes of a leg that wait for the same finals."""
+
+    leg: str
+    awaited: set[str]
+    """The utterances whose finals are still to come."""
+    count: int = 1
+
+
 class Texts:
-    """`message` makes the message of a partial or final, `on_failed` takes the error of a failed final."""
+    """`message` makes the message of a partial or final (and says whether it answers a flush), `empty` an empty final
+    of a leg, `on_failed` takes the error of a failed final.
+    """
 
     def __init__(
-        self, outbox: Outbox, message: Callable[[Transcript], messages.StreamMessage], on_failed: Callable[[str], None]
+        self,
+        outbox: Outbox,
+        message: Callable[[Transcript, bool], messages.StreamMessage],
+        empty: Callable[[str], events.TranscriptFinal],
+        on_failed: Callable[[str], None],
     ) -> None:
         self.answered = False
         """A final has been sent to the peer."""
-        self._outbox, self._message, self._on_failed = outbox, message, on_failed
-        self._open: set[str] = set()
-        """Utterances without their final."""
+        self._outbox, self._message, self._empty, self._on_failed = outbox, message, empty, on_failed
+        self._open: dict[str, str] = {}
+        """Utterances without their final, each with its leg."""
         self._hidden: set[str] = set()
         """Those of them that the peer has reset."""
         self._hiding = False
+        self._flushes: list[_Flush] = []
+        """Those that are not answered, in order."""
+        self._held: list[events.TranscriptFinal] | None = None
+        """Finals that came during a flush."""
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
@@ -35,28 +59,76 @@ class Texts:
             yield
         finally:
             self._hiding = False
-        for utterance_id in self._open:
+        for utterance_id, leg in self._open.items():
             self._outbox.drop_partial(utterance_id)
-        self._hidden |= self._open
+            self._hidden.add(utterance_id)
+            self._answer_empty(leg, self._answered_by(utterance_id))
+
+    @contextmanager
+    def flushing(self, legs: Sequence[str]) -> Iterator[None]:
+        """These legs are flushed within."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for leg in legs:
+                self._await_finals(leg)
+            for final in held:
+                self._final(final)
+
+    def answer_empty(self, leg: str) -> None:
+        """Answer a flush of a leg on which nothing is open."""
+        self._answer_empty(leg, 1)
 
     def on_event(self, body: events.EventBody) -> None:
         match body:
             case events.SpeechStarted():
-                self._open.add(body.utterance_id)
+                self._open[body.utterance_id] = body.leg
             case events.TranscriptPartial():
                 if not self._hiding and body.utterance_id not in self._hidden:
-                    self._outbox.send_partial(body.utterance_id, self._message(body).text())
+                    self._outbox.send_partial(body.utterance_id, self._message(body, False).text())
             case events.TranscriptFinal():
-                self._final(body)
+                if self._held is None:
+                    self._final(body)
+                else:
+                    self._held.append(body)
 
     def _final(self, body: events.TranscriptFinal) -> None:
-        self._open.discard(body.utterance_id)
+        self._open.pop(body.utterance_id, None)
         self._outbox.drop_partial(body.utterance_id)
         hidden = self._hiding or body.utterance_id in self._hidden
         self._hidden.discard(body.utterance_id)
         if hidden:
             return
-        self.answered = True
         if body.error is not None:
             self._on_failed(body.error)
-        self._outbox.send(self._message(body).text())
+        flushes = self._answered_by(body.utterance_id)
+        self._send(body, flushed=flushes > 0)
+        self._answer_empty(body.leg, flushes - 1)
+
+    def _send(self, body: events.TranscriptFinal, *, flushed: bool) -> None:
+        self.answered = True
+        self._outbox.send(self._message(body, flushed).text())
+
+    def _await_finals(self, leg: str) -> None:
+        awaited = {each for each, of in self._open.items() if of == leg and each not in self._hidden}
+        before = next((flush for flush in reversed(self._flushes) if flush.leg == leg), None)
+        if not awaited:
+            self._answer_empty(leg, 1)
+        elif before is not None and before.awaited == awaited:
+            before.count += 1
+        else:
+            self._flushes.append(_Flush(leg, awaited))
+
+    def _answered_by(self, utterance_id: str) -> int:
+        """How many flushes have waited for the final of this utterance, and for no other any more."""
+        for flush in self._flushes:
+            flush.awaited.discard(utterance_id)
+        answered = sum(flush.count for flush in self._flushes if not flush.awaited)
+        self._flushes = [flush for flush in self._flushes if flush.awaited]
+        return answered
+
+    def _answer_empty(self, leg: str, count: int) -> None:
+        for _ in range(count):
+            self._send(self._empty(leg), flushed=True)

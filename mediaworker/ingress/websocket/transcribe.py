@@ -20,7 +20,9 @@ class TranscribeSession(StreamSession):
         super().__init__(*args, **kwargs)
         self.outbox.send(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
 
-    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.StreamMessage:
+    def _message(
+        self, body: events.TranscriptPartial | events.TranscriptFinal, flushed: bool
+    ) -> messages.StreamMessage:
         return messages.Text(
             text_=body.text,
             is_final=isinstance(body, events.TranscriptFinal),
@@ -30,12 +32,16 @@ class TranscribeSession(StreamSession):
             start_ms=body.start_ms,
             end_ms=body.end_ms,
             leg=body.leg,
+            flushed=flushed,
         )
 
     def _begin(self, data: bytes) -> None:
         self._start(self._settings, AudioForm("pcm_s16le", WIDE_HZ))
         if self.state is StreamState.STREAMING:
             self._receive_audio(data)
+
+    def _nothing_to_flush(self, message: object = None) -> None:
+        self._texts.answer_empty(self._legs[0])
 
     def _done(self, message: object = None) -> None:
         self._close(NORMAL, "")
@@ -44,7 +50,7 @@ class TranscribeSession(StreamSession):
 TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
     (StreamState.WAITING, bytes): TranscribeSession._begin,
     (StreamState.WAITING, messages.TranscribeConfig): TranscribeSession._configure,
-    (StreamState.WAITING, messages.TranscribeFlush): TranscribeSession._ignore,
+    (StreamState.WAITING, messages.TranscribeFlush): TranscribeSession._nothing_to_flush,
     (StreamState.WAITING, messages.TranscribeReset): TranscribeSession._ignore,
     (StreamState.WAITING, messages.TranscribeFinalize): TranscribeSession._done,
     (StreamState.STREAMING, bytes): TranscribeSession._receive_audio,

@@ -106,7 +106,7 @@ STEPS = st.one_of(
 def test_whatever_is_changed_in_mid_word_every_utterance_gets_its_final(story: list[tuple[str, Any]]) -> None:
     world, at, mulaw = World(), 0, True
     world.tell(MULAW)
-    hidden = 0
+    hidden = flushes = 0
     for what, value in story:
         before = world.detector.counters["packets"]
         if what == "audio":
@@ -124,16 +124,34 @@ def test_whatever_is_changed_in_mid_word_every_utterance_gets_its_final(story: l
         else:
             count = len(world.finals())
             world.tell({"type": what})
+            flushes += what == "flush"
             hidden += (len(world.finals()) - count) if what == "reset" else 0
     world.tell({"type": "finalize"})
     messages = world.told()
     assert not [message for message in messages if message["type"] == "error"]
     published = [final.utterance_id for final in world.story()]
-    told = [message["utterance_id"] for message in messages if message["type"] == "final"]
+    finals = [message for message in messages if message["type"] == "final"]
+    assert sum(final.get("flushed", False) for final in finals) == flushes
+    told = [final["utterance_id"] for final in finals if "/flush-" not in final["utterance_id"]]
     assert len(told) == len(published) - hidden or (told[0].endswith("/0") and len(published) == hidden)
+    assert finals, "a session has at least one answer"
     assert isinstance(world.published[-1], events.CallEnded)
     counters = world.detector.counters
     assert counters["malformed"] == counters["refused"] == counters["late"] == 0
+
+
+@pytest.mark.parametrize("spoken_ms", [0, 20, 80, 120, 400])
+@pytest.mark.parametrize("vad", [None, False])
+def test_a_flush_is_answered_wherever_it_comes(spoken_ms: int, vad: Any) -> None:
+    """Nothing, the beginning of a word, a word: whatever the detector makes of it."""
+    world = World()
+    world.tell({**MULAW, "vad": vad})
+    onset = next(n for n in range(0, len(CODES), 80) if abs(ulaw_decode(CODES[n : n + 80]).astype(int)).max() > 2000)
+    world.tell(CODES[:onset] + CODES[onset : onset + spoken_ms * 8])
+    world.told()
+    world.tell({"type": "flush"})
+    (answer,) = [message for message in world.told() if message["type"] == "final"]
+    assert answer["flushed"] and bool(answer["text"]) == bool(world.finals())
 
 
 @pytest.mark.parametrize("vad", [None, False], ids=["profile", "no vad"])

@@ -18,6 +18,7 @@ from config import Endpointing
 from lab.calls.stream_desks import Desk, StreamCall
 from lab.worker.peers import ROOT
 from mediaworker.calls.registry import CallRefused
+from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import MAX_AHEAD, TAIL, AudioForm, AudioIntake, Converter
 from mediaworker.ingress.interfaces import MediaSession
@@ -117,9 +118,11 @@ def test_transcribe_greets_and_opens_with_the_first_audio() -> None:
     desk = Desk()
     made = session(TranscribeSession, desk, ready=False)
     assert told(made) == [{"type": "ready", "sample_rate": 16000, "encoding": "pcm_s16le", "session_id": "s-1"}]
-    for action in ("flush", "reset"):
-        tell(made, {"action": action})
-    assert not desk.calls
+    tell(made, {"action": "reset"})
+    assert told(made) == [] and not desk.calls
+    tell(made, {"action": "flush"})
+    [empty] = told(made)
+    assert (empty["text"], empty["is_final"], empty["flushed"]) == ("", True, True) and not desk.calls
     tell(made, b"\1\0\2\0")
     assert desk.calls[0].leg.audio == b"\1\0\2\0" and told(made) == []
 
@@ -459,6 +462,104 @@ def test_flush_ends_the_utterance_and_the_session_goes_on() -> None:
     assert call.ends == [] and call.flushes == 1
 
 
+def flush(to: StreamSession) -> list[tuple[str, bool]]:
+    tell(to, {to.reader.field: "flush"})
+    return answers(to)
+
+
+def answers(of: StreamSession) -> list[tuple[str, bool]]:
+    """(text, whether it answers a flush) of the finals."""
+    return [
+        (message["text"], message.get("flushed", False))
+        for message in told(of)
+        if message.get("type") == "final" or message.get("is_final")
+    ]
+
+
+@pytest.mark.parametrize("kind", [asr, transcribe])
+def test_a_flush_is_answered_whatever_is_open(kind: Any) -> None:
+    made, call = kind()
+    assert flush(made) == [("", True)], "nothing"
+    assert flush(made) == [("", True)], "and nothing again"
+    call.start("u1")
+    assert flush(made) == []
+    call.final("u1", "a word", "flush")
+    assert answers(made) == [("a word", True)]
+    call.start("u2")
+    call.final("u2", "a pause")
+    assert answers(made) == [("a pause", False)], "nobody has asked"
+    assert flush(made) == [("", True)], "its final has gone already"
+    call.start("u3")
+    assert flush(made) == []
+    call.final("u3", "on its way", "endpoint")
+    assert answers(made) == [("on its way", True)], "all that came before the flush has its final"
+    call.start("u4")
+    call.final_at_flush = True
+    assert flush(made) == [("at once", True)]
+
+
+def test_the_last_final_of_what_was_open_answers() -> None:
+    made, call = asr()
+    call.start("u1")
+    call.start("u2")
+    assert flush(made) == []
+    call.start("u3")
+    call.final("u1", "one")
+    call.final("u2", "two")
+    call.final("u3", "three")
+    assert answers(made) == [("one", False), ("two", True), ("three", False)]
+
+
+def test_each_of_many_flushes_is_answered() -> None:
+    made, call = asr()
+    call.start("u1")
+    assert flush(made) + flush(made) + flush(made) == []
+    call.start("u2")
+    assert flush(made) == []
+    call.final("u1", "one")
+    assert answers(made) == [("one", True), ("", True), ("", True)]
+    call.final("u2", "two")
+    assert answers(made) == [("two", True)]
+    assert flush(made) == [("", True)]
+
+
+def test_a_flush_of_what_is_then_reset_is_answered_without_it() -> None:
+    made, call = asr()
+    call.start("u1")
+    assert flush(made) == []
+    tell(made, {"type": "reset"})
+    assert answers(made) == [("", True)]
+    assert flush(made) == [("", True)], "what was reset is not waited for"
+    call.final("u1", "forget me")
+    assert answers(made) == []
+
+
+def test_a_flush_of_an_utterance_that_fails_is_answered() -> None:
+    made, call = asr()
+    call.start("u1")
+    assert flush(made) == []
+    call.final("u1", "", "failed", "the engine does not start")
+    assert answers(made) == [("", True)]
+
+
+def test_each_leg_answers_a_flush() -> None:
+    made, call = asr(channels=2)
+    call.say(events.SpeechStarted("right", "r1", 0))
+    tell(made, {"type": "flush"})
+    [left] = told(made)
+    assert (left["leg"], left["text"], left["flushed"]) == ("left", "", True)
+    call.say(events.TranscriptFinal("right", "unknown", "r1", 1, 0, 9, "hi", 2, "en", 0, 5, "flush"))
+    [right] = told(made)
+    assert (right["leg"], right["text"], right["flushed"]) == ("right", "hi", True)
+
+
+def test_a_flood_of_flushes_that_nobody_reads_ends_the_session() -> None:
+    made, call = asr()
+    for _ in range(MAX_WAITING + 1):
+        tell(made, {"type": "flush"})
+    assert call.ends == ["slow_client"]
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_reset_tells_no_more_of_what_was_open(at_once: bool) -> None:
     made, call = asr(language="de")
@@ -761,6 +862,7 @@ def test_the_number_of_channels_is_that_of_the_first_configuration() -> None:
     assert isinstance(error, dict) and error["code"] == "bad_value" and "first" in error["message"]
     tell(made, {"type": "flush"})
     assert call.flushes == 2, "each leg's"
+    told(made)
     tell(made, {"type": "config", "channels": 3})
     (error,) = told(made)
     assert isinstance(error, dict) and error["code"] == "bad_value"
@@ -786,7 +888,10 @@ def test_a_sample_that_is_cut_by_another_encoding_does_not_shift_it() -> None:
     left = np.frombuffer(call.legs["left"].audio, "<i2").tolist()
     right = np.frombuffer(call.legs["right"].audio, "<i2").tolist()
     assert left == [1, 3, 5, 7, 16384, 8192] and right == [2, 4, 6, 8, -16384, -8192]
-    assert told(made) == []
+    assert [(answer["leg"], answer["text"], answer["flushed"]) for answer in told(made)] == [
+        ("left", "", True),
+        ("right", "", True),
+    ]
 
 
 def test_half_a_frame_of_two_channels_is_dropped_at_a_flush() -> None:
