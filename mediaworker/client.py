@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
@@ -81,14 +82,15 @@ class EventStream:
         self._query = {"call": call} | ({"types": ",".join(types)} if types else {})
         self._connected, self._on_retry = patient, on_retry
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for frame in self.frames():
-            try:
-                yield decode(frame)
-            except schema.EventError:
-                continue  # a type that this version does not know
+    async def __aiter__(self) -> AsyncGenerator[Event, None]:
+        async with aclosing(self.frames()) as frames:  # whoever closes this one closes the connection
+            async for frame in frames:
+                try:
+                    yield decode(frame)
+                except schema.EventError:
+                    continue  # a type that this version does not know
 
-    async def frames(self) -> AsyncIterator[str]:
+    async def frames(self) -> AsyncGenerator[str, None]:
         """Each event as the JSON text that came."""
         attempt = 0
         while True:
@@ -211,16 +213,21 @@ class Client:
         """Of the utterances to come; empty: the engine detects."""
         return await self._patch(call_id, {"language": language})
 
-    async def hangup(self, call_id: str) -> None:
-        """Returns at once; `call.ended` comes when the last finals are out."""
-        await self._ask("POST", f"/v1/calls/{call_id}/hangup")
+    async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
+        """Returns at once; `call.ended` comes when the last finals are out.
 
-    async def play(self, call_id: str, wav: bytes) -> float:
+        `after_playback`: not before everything that is queued has been played to the caller.
+        """
+        await self._ask("POST", f"/v1/calls/{call_id}/hangup{'?after=playback' if after_playback else ''}")
+
+    async def play(self, call_id: str, wav: bytes, *, mark: str = "") -> float:
         """Play a PCM WAV to the caller, behind what is still being played; gives its length in seconds.
 
-        For calls that can be spoken to: Twilio streams of `<Connect>`; others are ClientError 409.
+        The event `playback.marked` with this `mark` tells that it has been played. For calls that can be spoken to:
+        Twilio streams of `<Connect>`; others are ClientError 409.
         """
-        answer = await self._ask("POST", f"/v1/calls/{call_id}/audio", content=wav)
+        query = f"?{urlencode({'mark': mark})}" if mark else ""
+        answer = await self._ask("POST", f"/v1/calls/{call_id}/audio{query}", content=wav)
         return msgspec.json.decode(answer, type=_Played).duration_ms / 1000
 
     async def stop_playing(self, call_id: str) -> None:

@@ -56,6 +56,15 @@ class RecordedCall:
         self.player: Any = None
         self.digits: list[tuple[str, str, int]] = []
         self.ends: list[str] = []
+        self.published: list[tuple[int, Any]] = []
+        self.now_ms = 0
+
+    def elapsed_ms(self) -> int:
+        return self.now_ms
+
+    def publish(self, at_ms: int, body: Any) -> None:
+        assert not self.ending, "call.ended is the last event"
+        self.published.append((at_ms, body))
 
     @property
     def ending(self) -> bool:

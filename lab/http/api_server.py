@@ -40,9 +40,13 @@ class LiveCall:
     hub: EventHub
     languages: list[str] = field(default_factory=list)
     player: Any = None
+    hangups_after_playback: int = 0
 
     def hangup(self) -> None:
         self.hub.publish(self.id, 1000, ended("api"))
+
+    def hangup_after_playback(self) -> None:
+        self.hangups_after_playback += 1
 
     def rename(self, leg: str, name: str) -> None:
         info = next(info for info in LEGS if info.leg == leg)

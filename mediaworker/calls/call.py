@@ -23,6 +23,8 @@ from mediaworker.policy.redaction.call import CallPrivacy
 
 log = structlog.get_logger()
 
+CONFIRMED_S = 5.0
+"""How long a peer may take to confirm that it has played everything before the call is ended without it."""
 SETTLED_MS = 60_000
 """Speech older than this is complete: no leg lags that far behind the others, and no utterance is that long."""
 
@@ -46,9 +48,19 @@ class Player(Protocol):
 
     clears: int
     """How often `clear` was called."""
+    on_silent: Callable[[], None]
+    """Called when nothing is left to be played: it has been, or it was cleared."""
 
-    def play(self, codes: bytes) -> bool:
-        """Play this behind what is still being played; False when too much waits."""
+    @property
+    def playing(self) -> bool:
+        """Whether anything is left to be played, for all that the peer has confirmed."""
+
+    @property
+    def left_s(self) -> float:
+        """How long that takes, by the clock."""
+
+    def play(self, codes: bytes, mark: str = "") -> bool:
+        """Play this behind what is still being played; False when too much waits. `mark` names its end in events."""
 
     def clear(self) -> None:
         """Play no more of what waits."""
@@ -296,6 +308,23 @@ class Call:
                 self._detector.retune(member.audio, endpointing)
                 member.transcriber.endpointing = endpointing
             member.transcriber.language, member.transcriber.context = plan.language, plan.context
+
+    def hangup_after_playback(self) -> None:
+        """End the call once nothing is left to be played to it."""
+        if self.player is None or not self.player.playing:
+            self.hangup()
+            return
+        self.player.on_silent = self.hangup
+        self._later(self.player.left_s + CONFIRMED_S, self._hang_up_unconfirmed)
+
+    def _hang_up_unconfirmed(self) -> None:
+        """The peer has not confirmed what it must have played by now, or more has been queued meanwhile."""
+        if self.ending:
+            return
+        if self.player is not None and self.player.left_s > 0:
+            self._later(self.player.left_s + CONFIRMED_S, self._hang_up_unconfirmed)
+        else:
+            self.hangup()
 
     def hangup(self, reason: str = "api") -> None:
         """End the call at the peer and here."""

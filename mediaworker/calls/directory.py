@@ -56,11 +56,14 @@ class CallDirectory:
         """Its durable events of these types, in order."""
         return await self._hub.read(lambda database: database.frames(call_id, types))
 
-    async def hangup(self, call_id: str) -> None:
-        """Raises CallOver, OwnerAway."""
+    async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
+        """Now, or once what is queued has been played. Raises CallOver, OwnerAway."""
         if (live := self._live.get(call_id)) is None:
             raise CallOver
-        live.hangup()
+        if after_playback:
+            live.hangup_after_playback()
+        else:
+            live.hangup()
 
     async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
         """Names of legs, and the language of the utterances to come. Raises CallOver (a language needs a live call),
@@ -76,10 +79,13 @@ class CallDirectory:
             live.set_language(language)
         await self._hub.flush()
 
-    async def play(self, call_id: str, codes: bytes) -> None:
-        """µ-law at 8 kHz, behind what is still being played. Raises CallOver, NotPlayable, OwnerAway."""
+    async def play(self, call_id: str, codes: bytes, mark: str) -> None:
+        """µ-law at 8 kHz, behind what is still being played; events name its end `mark`.
+
+        Raises CallOver, NotPlayable, OwnerAway.
+        """
         player = self._player(call_id)
-        if not player.play(codes):
+        if not player.play(codes, mark):
             raise NotPlayable("too much is waiting to be played", full=True)
 
     async def stop_playing(self, call_id: str) -> None:

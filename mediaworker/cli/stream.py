@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import re
 import ssl
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
+from config.tasks import end_tasks
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.terminal import print_error
@@ -215,6 +218,8 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
         StreamError: closed with an error, or a message that Twilio would not take (its error 31924).
     """
     reply = b""
+    ear = _Ear(websocket, writer)
+    returning = asyncio.get_running_loop().create_task(ear.return_marks())
     try:
         async for text in websocket:
             try:
@@ -225,10 +230,11 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
                 kind = "bidirectional" if target.bidirectional else "unidirectional"
                 raise StreamError(f"error 31924: the server sent a {message.event!r} message on a {kind} stream")
             reply += message.media.payload
-            if message.event == "mark":  # nothing is played here, so every mark has been reached
-                await websocket.send(writer.mark(message.mark.get("name", "")))
+            ear.take(message)
     except ConnectionClosed:
         pass
+    finally:
+        await end_tasks(returning)
     if target.reply is not None:
         try:
             await asyncio.to_thread(Path(target.reply).write_bytes, reply)
@@ -237,6 +243,44 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
     if websocket.close_code not in (1000, 1001, None):
         reason = f" {websocket.close_reason}" if websocket.close_reason else ""
         raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")
+
+
+class _Ear:
+    """Hears what is played at the speed of speech: a mark is returned when the sound before it is over, or cleared."""
+
+    def __init__(self, websocket: ClientConnection, writer: StreamWriter) -> None:
+        self._websocket, self._writer = websocket, writer
+        self._clock = asyncio.get_running_loop().time
+        self._until_s = 0.0
+        """When all sound so far is over."""
+        self._marks: deque[tuple[float, str]] = deque()
+        """When each is due, and its name."""
+        self._changed = asyncio.Event()
+
+    def take(self, message: _ToTwilio) -> None:
+        now = self._clock()
+        match message.event:
+            case "media":
+                self._until_s = max(now, self._until_s) + len(message.media.payload) / 8000
+            case "mark":
+                self._marks.append((self._until_s, message.mark.get("name", "")))
+            case "clear":
+                self._until_s = now
+                self._marks = deque((now, name) for _, name in self._marks)
+        self._changed.set()
+
+    async def return_marks(self) -> None:
+        """Until the connection is closed."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self._changed.clear()
+                wait_s = self._marks[0][0] - self._clock() if self._marks else None
+                if wait_s is not None and wait_s <= 0:
+                    await self._websocket.send(self._writer.mark(self._marks.popleft()[1]))
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
 
 
 def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapping[str, str]) -> StreamTarget:

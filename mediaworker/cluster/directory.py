@@ -33,6 +33,8 @@ class Command(msgspec.Struct, frozen=True):
     language: str | None = None
     sound: bytes = b""
     """µ-law at 8 kHz."""
+    mark: str = ""
+    after_playback: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -99,11 +101,11 @@ class ClusterDirectory(CallDirectory):
 
     # -- by the worker that has it ------------------------------------------------------------------------------------
 
-    async def hangup(self, call_id: str) -> None:
+    async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
         if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("hangup", call_id))
+            await self._ask(owner, Command("hangup", call_id, after_playback=after_playback))
         else:
-            await super().hangup(call_id)
+            await super().hangup(call_id, after_playback=after_playback)
 
     async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
         if owner := await self._elsewhere(call_id):
@@ -113,11 +115,11 @@ class ClusterDirectory(CallDirectory):
         else:
             await super().change(call_id, names, language)
 
-    async def play(self, call_id: str, codes: bytes) -> None:
+    async def play(self, call_id: str, codes: bytes, mark: str) -> None:
         if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("play", call_id, sound=codes))
+            await self._ask(owner, Command("play", call_id, sound=codes, mark=mark))
         else:
-            await super().play(call_id, codes)
+            await super().play(call_id, codes, mark)
 
     async def stop_playing(self, call_id: str) -> None:
         if owner := await self._elsewhere(call_id):
@@ -193,11 +195,11 @@ class ClusterDirectory(CallDirectory):
         try:
             match command.do:
                 case "hangup":
-                    await CallDirectory.hangup(self, command.call_id)
+                    await CallDirectory.hangup(self, command.call_id, after_playback=command.after_playback)
                 case "change":
                     await CallDirectory.change(self, command.call_id, command.names, command.language)
                 case "play":
-                    await CallDirectory.play(self, command.call_id, command.sound)
+                    await CallDirectory.play(self, command.call_id, command.sound, command.mark)
                 case "stop":
                     await CallDirectory.stop_playing(self, command.call_id)
                 case "stopped":

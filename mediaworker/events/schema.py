@@ -191,6 +191,39 @@ class Dtmf(EventBody, frozen=True, tag="dtmf"):
     masked: Annotated[bool, Meta(description="The digit is not shown, by configuration")] = False
 
 
+PlayedMillis = Annotated[int, Meta(description="How much of this playback has been played, in milliseconds")]
+
+
+class PlaybackStarted(EventBody, frozen=True, tag="playback.started"):
+    """Sound is played to a leg that heard none before. Exactly one `playback.ended` follows, unless the call ends."""
+
+    leg: LegName
+    mark: Annotated[str, Meta(description="The name of the first sound's end")]
+    position_ms: PlayedMillis
+
+
+class PlaybackMarked(EventBody, frozen=True, tag="playback.marked"):
+    """A sound has been played to its end."""
+
+    leg: LegName
+    mark: Annotated[str, Meta(description="The name that the sound's end was given")]
+    position_ms: PlayedMillis
+
+
+class PlaybackCleared(EventBody, frozen=True, tag="playback.cleared"):
+    """What was still to be played has been dropped; `playback.ended` follows."""
+
+    leg: LegName
+    position_ms: PlayedMillis
+
+
+class PlaybackEnded(EventBody, frozen=True, tag="playback.ended"):
+    """Nothing is left to be played."""
+
+    leg: LegName
+    position_ms: PlayedMillis
+
+
 class Alert(EventBody, frozen=True, tag="alert"):
     """A rule matched a final; or it has been silent, or loud on both sides, for too long."""
 

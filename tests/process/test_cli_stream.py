@@ -280,6 +280,31 @@ async def test_marks_come_back_on_a_connect_stream(tone):
     assert [m["sequenceNumber"] for m in heard[1:]] == [str(n) for n in range(1, len(heard))]
 
 
+async def test_a_mark_comes_back_when_its_sound_is_over_or_cleared(tone):
+    heard = []
+
+    async def speak(websocket):
+        async for text in websocket:
+            heard.append(json.loads(text))
+            if heard[-1]["event"] == "start":
+                minute = base64.b64encode(b"\xff" * 60 * 8000).decode()
+                for event, body in (
+                    ("mark", {"name": "now"}),
+                    ("media", {"payload": minute}),
+                    ("mark", {"name": "later"}),
+                ):
+                    await websocket.send(json.dumps({"event": event, "streamSid": "x", event: body}))
+            if sum(message["event"] == "media" for message in heard) == 10 and heard[-1]["event"] == "media":
+                await websocket.send(json.dumps({"event": "clear", "streamSid": "x"}))
+
+    async with server_of(speak) as url:
+        assert await mediaworker(url, "--play", tone, "--tail", "1", "--connect") == 0
+    events = [message["event"] for message in heard]
+    names = [message["mark"]["name"] for message in heard if message["event"] == "mark"]
+    first, last = [index for index, event in enumerate(events) if event == "mark"]
+    assert names == ["now", "later"] and events[:first].count("media") < 10 <= events[:last].count("media")
+
+
 @pytest.mark.parametrize(
     ("connect", "text"),
     [(False, '{"event":"mark","streamSid":"x"}'), (False, "hello"), (True, '{"event":"say"}'), (True, "hello")],

@@ -208,6 +208,10 @@ async def test_hang_up_and_erase(tmp_path: Path) -> None:
         api.open_call("c1")
         await api.hub.flush()
         await problem(await api.client.delete("/v1/calls/c1"), 409)
+        await problem(await api.client.post("/v1/calls/c1/hangup?after=supper"), 400)
+        assert (await api.client.post("/v1/calls/c1/hangup?after=playback")).status_code == 202
+        assert api.calls["c1"].hangups_after_playback == 1
+        assert (await api.client.get("/v1/calls/c1")).json()["state"] == "live"
         assert (await api.client.post("/v1/calls/c1/hangup")).status_code == 202
         await api.hub.flush()
         del api.calls["c1"]

@@ -114,11 +114,12 @@ class Calls:
         return _json(await self._record(request))
 
     async def hangup(self, request: Request) -> Response:
-        """202: the call ends when its last finals are out; `call.ended` tells."""
+        """202: the call ends when its last finals are out, or its last sound is; `call.ended` tells."""
         self._context.authorize(request, "admin")
+        after = choice("after", request.query_params.get("after"), ("playback",))
         record = await self._record(request)
         try:
-            await self._directory.hangup(record.call_id)
+            await self._directory.hangup(record.call_id, after_playback=after is not None)
         except CallOver:
             raise Problem(409, "the call has ended") from None
         except OwnerAway as error:

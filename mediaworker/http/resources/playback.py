@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import secrets
 from collections.abc import Iterator
 
 import msgspec
@@ -23,6 +24,7 @@ RATE_HZ = 8000
 MAX_SECONDS = 120
 MAX_BYTES = MAX_SECONDS * 48_000 * 2 * 2
 """Of a WAV: two channels at 48 kHz."""
+MAX_MARK = 200
 DECODED_AT_ONCE = 2
 ULAW = ("audio/basic", "audio/x-mulaw", "audio/pcmu")
 WAV = ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")
@@ -42,8 +44,11 @@ class Playback:
         self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
 
     async def play(self, request: Request) -> Response:
-        """202 with `duration_ms`: it is on its way."""
+        """202 with `duration_ms` and `mark`: it is on its way."""
         self._context.authorize(request, "admin")
+        mark = request.query_params.get("mark") or f"sound-{secrets.token_hex(4)}"
+        if len(mark) > MAX_MARK:
+            raise Problem(400, f"mark has at most {MAX_MARK} characters")
         call_id, directory = request.path_params["call_id"], self._context.directory
         with _answering():
             stopped = await directory.playing_stopped(call_id)  # before the body is read, and again behind it
@@ -60,8 +65,8 @@ class Playback:
         with _answering():
             if await directory.playing_stopped(call_id) != stopped:
                 raise Problem(409, "playing has been stopped meanwhile")
-            await directory.play(call_id, codes)
-        answer = {"duration_ms": len(codes) * 1000 // RATE_HZ}
+            await directory.play(call_id, codes, mark)
+        answer = {"duration_ms": len(codes) * 1000 // RATE_HZ, "mark": mark}
         return Response(msgspec.json.encode(answer), 202, media_type="application/json")
 
     async def clear(self, request: Request) -> Response:

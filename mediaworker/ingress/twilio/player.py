@@ -1,11 +1,17 @@
 """Plays sound to the caller of a bidirectional Twilio stream (`<Connect>`). No I/O.
 
 Twilio plays from its own buffer. A mark follows each sound, and Twilio returns it when the sound has been played or
-cleared, so the player knows how much waits.
+cleared, so the player knows how much waits, and tells it in the call's `playback.*` events. A playback is sound without
+a pause: one sound, and those that were queued before it had ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mediaworker.calls.call import Call
+from mediaworker.events import schema as events
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
@@ -20,44 +26,99 @@ MAX_MESSAGES = 2048
 """The outbox's bound, which is more than all the messages of `MAX_PLAYING_S`."""
 
 
-class TwilioPlayer:
-    """Implements `calls.call.Player`."""
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    mark: str
+    """The user's name for its end."""
+    length_ms: float
 
-    def __init__(self, outbox: Outbox, stream_sid: str, counters: TwilioCounters) -> None:
+
+class TwilioPlayer:
+    """Implements `calls.call.Player`; `leg` is the one that hears it."""
+
+    def __init__(self, call: Call, leg: str, outbox: Outbox, stream_sid: str, counters: TwilioCounters) -> None:
         self.clears = 0
+        self.on_silent: Callable[[], None] = lambda: None
+        self._call, self._leg = call, leg
         self._outbox, self._stream_sid, self._counters = outbox, stream_sid, counters
         self._sounds = 0
-        self._unplayed_s: dict[str, float] = {}
-        """The length of each sound that is not yet played, by its mark."""
+        self._waiting: dict[str, _Sound] = {}
+        """The sounds that are not yet played, by Twilio's mark."""
+        self._played_ms = 0.0
+        """How much of this playback Twilio has confirmed."""
+        self._since_ms = 0
+        """When the first of the sounds that wait began, in call time."""
         self._closed = False
 
-    def play(self, codes: bytes) -> bool:
+    @property
+    def playing(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def left_s(self) -> float:
+        elapsed_ms = self._call.elapsed_ms() - self._since_ms
+        return max(0.0, self._waiting_ms - elapsed_ms) / 1000
+
+    @property
+    def _waiting_ms(self) -> float:
+        return sum(sound.length_ms for sound in self._waiting.values())
+
+    def play(self, codes: bytes, mark: str = "") -> bool:
         """Send the sound and the mark behind it."""
         messages_needed = len(codes) // PIECE_CODES + 3
-        full = sum(self._unplayed_s.values()) > MAX_PLAYING_S or len(self._unplayed_s) >= MAX_SOUNDS
+        full = self._waiting_ms > MAX_PLAYING_S * 1000 or len(self._waiting) >= MAX_SOUNDS
         if full or self._outbox.room < messages_needed:
             return False
         self._sounds += 1
         for first in range(0, len(codes), PIECE_CODES):
             piece = messages.PlayMedia(codes[first : first + PIECE_CODES])
             self._send(messages.SendMedia(stream_sid=self._stream_sid, media=piece))
-        mark = f"play {self._sounds}"
-        self._unplayed_s[mark] = len(codes) / 8000
-        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(mark)))
+        name = f"play {self._sounds}"
+        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(name)))
+        if not self._closed:
+            self._queue(name, _Sound(mark or name, len(codes) / 8))
         return True
 
     def clear(self) -> None:
         """Drop all sound that waits; Twilio returns its marks at once."""
         self.clears += 1
         self._send(messages.SendClear(stream_sid=self._stream_sid))
+        if self._waiting:
+            first = next(iter(self._waiting.values()))
+            self._played_ms += min(first.length_ms, max(0, self._call.elapsed_ms() - self._since_ms))
+            self._waiting.clear()
+            self._tell(events.PlaybackCleared(self._leg, round(self._played_ms)))
+            self._end()
 
     def on_mark(self, name: str) -> None:
-        """Twilio has played or dropped the sound before this mark."""
-        self._unplayed_s.pop(name, None)
+        """Twilio has played the sound before this mark, or dropped it."""
+        sound = self._waiting.pop(name, None)
+        if sound is None:  # of a sound that was cleared
+            return
+        self._played_ms += sound.length_ms
+        self._since_ms = self._call.elapsed_ms()
+        self._tell(events.PlaybackMarked(self._leg, sound.mark, round(self._played_ms)))
+        if not self._waiting:
+            self._end()
 
     def close(self) -> None:
         """Send nothing more."""
         self._closed = True
+        self._waiting.clear()
+
+    def _queue(self, name: str, sound: _Sound) -> None:
+        begins = not self._waiting
+        self._waiting[name] = sound
+        if begins:
+            self._played_ms, self._since_ms = 0.0, self._call.elapsed_ms()
+            self._tell(events.PlaybackStarted(self._leg, sound.mark, 0))
+
+    def _end(self) -> None:
+        self._tell(events.PlaybackEnded(self._leg, round(self._played_ms)))
+        self.on_silent()
+
+    def _tell(self, body: events.EventBody) -> None:
+        self._call.publish(self._call.elapsed_ms(), body)
 
     def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
         if self._closed:

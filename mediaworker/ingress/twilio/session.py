@@ -213,7 +213,7 @@ class TwilioSession:
             track.leg.anchor(now)
         # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
         if parameters.get("mw_mode") == "connect" and tracks == ("inbound",):
-            call.player = self.player = TwilioPlayer(self.outbox, message.stream_sid, self.counters)
+            call.player = self.player = TwilioPlayer(call, tracks[0], self.outbox, message.stream_sid, self.counters)
         self._enter(TwilioState.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S

@@ -16,6 +16,7 @@ from audio.rtp.packet import RtpPacket, TelephoneEvent
 from lab.calls.desks import Desk, Hashed, SipDesk, sip_call
 from lab.media.speech import speech
 from lab.patience import timeout
+from mediaworker.calls.call import CONFIRMED_S
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import TICK_S
 from mediaworker.events import schema as events
@@ -324,3 +325,68 @@ async def test_alerts_are_raised_by_events_and_by_the_clock_and_without_rules_by
     desk.now += 0.25
     call.check_alerts()
     assert asked == [("Dtmf", 1250), ("check", 1500)] and desk.of(events.Alert) == [raised] * 3
+
+
+class Speaker:
+    """Plays for as long as the test says, and confirms it when told."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s, self.playing, self.clears = left_s, left_s > 0, 0
+        self.on_silent: Any = None
+
+    def play(self, codes: bytes, mark: str = "") -> bool:
+        return True
+
+    def clear(self) -> None: ...
+
+    def confirm(self) -> None:
+        self.left_s, self.playing = 0.0, False
+        self.on_silent()
+
+
+def playing(left_s: float) -> tuple[SipDesk, Speaker, list[tuple[float, Any]]]:
+    """A call to which something is played, and what it has put off."""
+    desk, put_off = SipDesk(sip_call()), []
+    desk.call._later = lambda delay_s, run: put_off.append((delay_s, run))
+    desk.call.player = speaker = Speaker(left_s)
+    return desk, speaker, put_off
+
+
+async def test_a_hangup_waits_for_what_is_queued() -> None:
+    desk, speaker, put_off = playing(5.5)
+    desk.call.hangup_after_playback()
+    assert not desk.call.ending and [delay_s for delay_s, _ in put_off] == [5.5 + CONFIRMED_S]
+    speaker.confirm()
+    assert [body.reason for body in desk.of(events.CallEnded)] == ["api"]
+    for _, run in put_off:
+        run()
+    assert len(desk.of(events.CallEnded)) == 1
+
+
+async def test_a_hangup_does_not_wait_for_a_peer_that_confirms_nothing() -> None:
+    desk, speaker, put_off = playing(2.0)
+    desk.call.hangup_after_playback()
+    speaker.left_s = 3.0  # more has been queued meanwhile
+    put_off.pop()[1]()
+    assert not desk.call.ending and put_off[0][0] == 3.0 + CONFIRMED_S
+    speaker.left_s = 0.0
+    put_off.pop()[1]()
+    assert desk.call.ending
+
+
+@pytest.mark.parametrize("left_s", [0.0, None])
+async def test_a_hangup_where_nothing_is_played_is_at_once(left_s: float | None) -> None:
+    desk, _, put_off = playing(left_s or 0.0)
+    if left_s is None:
+        desk.call.player = None
+    desk.call.hangup_after_playback()
+    assert desk.call.ending and not put_off
+
+
+async def test_a_second_hangup_does_not_wait() -> None:
+    desk, _, put_off = playing(60.0)
+    desk.call.hangup_after_playback()
+    desk.call.hangup()
+    assert desk.call.ending
+    put_off.pop()[1]()
+    assert len(desk.of(events.CallEnded)) == 1

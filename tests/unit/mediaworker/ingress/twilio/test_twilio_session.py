@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from random import Random
 from typing import get_args
 
@@ -17,6 +18,7 @@ from config import Endpointing
 from lab.calls.recording_call import Desk, RecordedCall
 from lab.house import ROOT
 from mediaworker.calls.registry import CallRefused
+from mediaworker.events.schema import type_of
 from mediaworker.ingress.outbox import CloseConnection
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.session import (
@@ -563,6 +565,99 @@ def test_a_connect_stream_is_played_to_in_pieces_with_a_mark_behind_them():
     session.player.clear()
     session.player.play(b"\xff")
     assert said(session) == [] and call.player is None and session.counters.withheld == 3
+
+
+def mark(session, number):
+    play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": f"play {number}"}})])
+
+
+def told(call):
+    """(type, mark, position) of the call's events since the last look, with the call time of each."""
+    found = [
+        (at_ms, type_of(body).removeprefix("playback."), getattr(body, "mark", None), body.position_ms)
+        for at_ms, body in call.published
+    ]
+    assert all(body.leg == "inbound" for _, body in call.published)
+    call.published.clear()
+    return found
+
+
+def test_what_is_played_is_told_from_its_beginning_to_its_end():
+    session, call = started(mode="connect", tracks=("inbound",))
+    session.player.play(bytes(8000), "hello")
+    assert told(call) == [(0, "started", "hello", 0)]
+    call.now_ms = 700
+    session.player.play(bytes(4000), "and more")
+    assert told(call) == [] and session.player.playing, "it is one playback"
+    said(session)
+    call.now_ms = 1050
+    mark(session, 1)
+    assert told(call) == [(1050, "marked", "hello", 1000)]
+    assert session.player.left_s == 0.5
+    call.now_ms = 1550
+    mark(session, 2)
+    assert told(call) == [(1550, "marked", "and more", 1500), (1550, "ended", None, 1500)]
+    assert not session.player.playing and session.player.left_s == 0
+    session.player.play(bytes(8))
+    mark_name = told(call)[0][2]
+    said(session)
+    mark(session, 3)
+    assert [each[1:] for each in told(call)] == [("marked", mark_name, 1), ("ended", None, 1)]
+
+
+def test_what_is_cleared_is_told_with_how_far_it_was_played():
+    session, call = started(mode="connect", tracks=("inbound",))
+    session.player.play(bytes(8000), "a")
+    session.player.play(bytes(8000), "b")
+    said(session)
+    call.now_ms = 1000
+    mark(session, 1)
+    call.now_ms = 1300
+    told(call)
+    session.player.clear()
+    assert told(call) == [(1300, "cleared", None, 1300), (1300, "ended", None, 1300)]
+    said(session)
+    mark(session, 2)
+    assert told(call) == [], "Twilio returns the marks of what it has dropped"
+    session.player.clear()
+    assert told(call) == [], "nothing was there to be cleared"
+    said(session)
+    session.player.play(bytes(800), "c")
+    call.now_ms = 9000
+    session.player.clear()
+    assert told(call)[1:] == [(9000, "cleared", None, 100), (9000, "ended", None, 100)], "no more than there was"
+
+
+def test_marks_that_are_not_ours_are_nobodys_events():
+    session, call = started(mode="connect", tracks=("inbound",))
+    session.player.play(bytes(8000), "a")
+    said(session)
+    told(call)
+    play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": name}}) for name in ("a", "", "x")])
+    mark(session, 1)
+    mark(session, 1)
+    assert [each[1] for each in told(call)] == ["marked", "ended"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("pmcw"), st.integers(1, 3000)), max_size=40))
+def test_every_playback_has_one_beginning_and_one_end(story):
+    session, call = started(mode="connect", tracks=("inbound",))
+    names = []
+    for what, size in story:
+        if what == "p" and session.player.play(bytes(size), str(size)):
+            names.append(session.player._sounds)
+        elif what == "m" and names:
+            said(session)
+            mark(session, names.pop(0))
+        elif what == "c":
+            session.player.clear()
+            names.clear()
+        elif what == "w":
+            call.now_ms += size
+        said(session)
+    kinds = "".join({"started": "s", "marked": "m", "cleared": "c", "ended": "e"}[kind] for _, kind, _, _ in told(call))
+    assert re.fullmatch(r"(sm*c?e)*(sm*)?", kinds)
+    assert kinds.endswith(("e", "")) or session.player.playing
 
 
 def test_no_more_is_taken_than_can_be_played_in_minutes():
