@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mediaworker.calls.call_leg import LegSpec
@@ -28,9 +28,13 @@ class RecordedLeg:
     def position(self) -> int:
         return self.end if self.consumed is None else self.consumed
 
+    @property
+    def origin_s(self) -> float | None:
+        return self.anchored_s
+
     def anchor(self, now: float) -> None:
-        assert self.anchored_s is None
-        self.anchored_s = now
+        if self.anchored_s is None:
+            self.anchored_s = now
 
     def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
         assert position is not None and position >= 0
@@ -51,13 +55,24 @@ class RecordedCall:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.id = f"call-{arguments['external_id']}"
         self.arguments = arguments
-        self.legs: Mapping[str, RecordedLeg] = {spec.leg: RecordedLeg() for spec in arguments["legs"]}
+        self.legs: dict[str, Any] = {spec.leg: RecordedLeg() for spec in arguments["legs"]}
         self.on_hangup: Any = None
         self.player: Any = None
+        self.specs: list[LegSpec] = list(arguments["legs"])
+        self.flushed: list[str] = []
         self.digits: list[tuple[str, str, int]] = []
         self.ends: list[str] = []
         self.published: list[tuple[int, Any]] = []
         self.now_ms = 0
+
+    def add_leg(self, spec: LegSpec) -> RecordedLeg:
+        assert spec.leg not in self.legs and not self.ending
+        self.specs.append(spec)
+        self.legs[spec.leg] = leg = RecordedLeg()
+        return leg
+
+    def flush(self, leg: str) -> None:
+        self.flushed.append(leg)
 
     def elapsed_ms(self) -> int:
         return self.now_ms

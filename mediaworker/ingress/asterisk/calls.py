@@ -7,8 +7,8 @@ with the same API key, because the name of a call is no secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 from audio import Codec
@@ -16,6 +16,7 @@ from config.sections.section import Role
 from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.shared import Connection, SharedCall, SharedCalls
 from mediaworker.ingress.asterisk.messages import MediaStart
 from mediaworker.ingress.interfaces import CallOpener
 
@@ -37,51 +38,25 @@ class Seat:
     """The call existed before."""
 
 
-@dataclass(slots=True)
-class _Shared:
-    call: Call
-    hang_ups: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """Closes the connection of a leg, by the leg's name."""
+class AsteriskCalls(SharedCalls[Connection]):
+    """By the API key's name and `MEDIAWORKER_CALL`."""
 
-
-class AsteriskCalls:
     def __init__(self, open_call: CallOpener) -> None:
+        super().__init__()
         self._open_call = open_call
-        self._named: dict[tuple[str, str], _Shared] = {}
-        """By the API key's name and `MEDIAWORKER_CALL`."""
-        self._by_id: dict[str, _Shared] = {}
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def join(self, owner: str, start: MediaStart, codec: Codec, hang_up: Callable[[], None]) -> Seat:
+    def join(self, owner: str, start: MediaStart, codec: Codec, connection: Connection) -> Seat:
         """A leg for this connection, in the call that it names or in one of its own. Raises CallRefused."""
         name = start.own.get("call", "")
-        shared = self._named.get((owner, name)) if name else None
-        joined = shared is not None and not shared.call.ending
-        if shared is None or not joined:
+        shared = self.find((owner, name)) if name else None
+        joined = shared is not None
+        if shared is None:
             leg = _leg_name(start.own)
-            shared = _Shared(self._open(start, leg, codec))
-            shared.call.on_hangup = lambda: self._on_hangup(shared)
-            self._by_id[shared.call.id] = shared
-            if name:
-                self._named[owner, name] = shared
+            shared = self.add(self._open(start, leg, codec), (owner, name) if name else None)
         else:
             leg = self._join_leg(shared, start.own, codec)
-        shared.hang_ups[leg] = hang_up
+        shared.seats[leg] = connection
         return Seat(shared.call, leg, joined)
-
-    def leave(self, seat: Seat, reason: str) -> None:
-        """The connection is gone; with the last one the call ends."""
-        shared = self._by_id.get(seat.call.id)
-        if shared is None or shared.hang_ups.pop(seat.leg, None) is None:
-            return
-        if shared.hang_ups:
-            seat.call.flush(seat.leg)
-            return
-        self._forget(shared)
-        seat.call.on_hangup = None
-        seat.call.end(reason)
 
     def _open(self, start: MediaStart, leg: str, codec: Codec) -> Call:
         own = start.own
@@ -98,11 +73,11 @@ class AsteriskCalls:
             overrides=overrides,
         )
 
-    def _join_leg(self, shared: _Shared, own: Mapping[str, str], codec: Codec) -> str:
+    def _join_leg(self, shared: SharedCall[Connection], own: Mapping[str, str], codec: Codec) -> str:
         """Opens another leg, or takes one whose connection has gone. Raises CallRefused."""
         call, wanted = shared.call, _leg_name(own)
         leg, number = wanted, 2
-        while leg in shared.hang_ups:
+        while leg in shared.seats:
             leg, number = f"{wanted}-{number}", number + 1
         if leg in call.legs:
             call.media_changed(leg, codec, None, None)
@@ -111,17 +86,6 @@ class AsteriskCalls:
         else:
             call.add_leg(_spec(own, leg, codec))
         return leg
-
-    def _on_hangup(self, shared: _Shared) -> None:
-        self._forget(shared)
-        hang_ups, shared.hang_ups = shared.hang_ups, {}
-        for hang_up in hang_ups.values():
-            hang_up()
-
-    def _forget(self, shared: _Shared) -> None:
-        self._by_id.pop(shared.call.id, None)
-        for key in [key for key, each in self._named.items() if each is shared]:
-            del self._named[key]
 
 
 def _role(own: Mapping[str, str]) -> Role:

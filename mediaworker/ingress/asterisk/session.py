@@ -205,7 +205,7 @@ class AsteriskSession(AudioSession):
             self._refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
             return
         try:
-            self.seat = self._calls.join(self._policy.owner, start, form.codec, self._on_hangup)
+            self.seat = self._calls.join(self._policy.owner, start, form.codec, self)
         except CallRefused as refused:
             self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
             return
@@ -236,7 +236,7 @@ class AsteriskSession(AudioSession):
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _on_hangup(self) -> None:
+    def hang_up(self) -> None:
         """The worker ends the call: the open utterance still gets its final."""
         if self.state is AsteriskState.STREAMING:
             self._finish_audio()
@@ -247,7 +247,7 @@ class AsteriskSession(AudioSession):
         assert self.seat is not None
         self._finish_audio()
         self.state = AsteriskState.CLOSED
-        self._calls.leave(self.seat, reason)
+        self._calls.leave(self.seat.call, [self.seat.leg], self, reason)
 
     def _refuse(self, why: str, code: int, reason: str) -> None:
         self.counters.refuse(why)

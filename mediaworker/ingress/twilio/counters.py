@@ -18,7 +18,9 @@ class TwilioCounters(IngressCounters):
     media: int = counter("Counts media messages of Twilio.")
     dtmf: int = 0
     marks: int = 0
-    started: int = counter("Counts Twilio streams that became a call.")
+    started: int = counter("Counts Twilio streams that became a call or joined one.")
+    joined: int = counter("Counts Twilio streams that joined a call which another stream had opened.")
+    replaced: int = counter("Counts tracks that a newer Twilio stream of the same call has taken over.")
     stopped: int = counter("Counts Twilio streams that ended with a stop message.")
     disconnected: int = counter("Counts Twilio streams whose connection was lost.")
     silent: int = 0

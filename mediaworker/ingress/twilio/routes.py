@@ -21,6 +21,7 @@ from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.runner import refusal_headers
 from mediaworker.ingress.twilio import webhook
+from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 from mediaworker.ingress.upgrade_admission import UpgradeAdmission
@@ -55,7 +56,7 @@ class TwilioIngress:
         self.counters = TwilioCounters()
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
-        self._open_call, self._unix_time = open_call, unix_time
+        self._open_call, self._unix_time, self._calls = open_call, unix_time, TwilioCalls(open_call)
         self._tokens = webhook.CallTokens(ttl_s=0.0)
         self._admission = UpgradeAdmission("Twilio stream refused", self.counters, refusal, failures)
         self.use(settings)
@@ -93,7 +94,9 @@ class TwilioIngress:
 
         def opens(now: float) -> MediaSession:
             on_problem = self._admission.notices.of(upgrade.peer, lambda: session.call_id)
-            session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=on_problem)
+            session = TwilioSession(
+                policy, self._open_call, now, counters=self.counters, on_problem=on_problem, calls=self._calls
+            )
             return session
 
         return opens

@@ -12,20 +12,20 @@ its position, in whatever order chunks arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import get_args
 
-from audio import Codec, Leg
+from audio import Leg
 from audio.rtp.dtmf import DigitRate
-from config.sections.section import Role
 from mediaworker.calls.call import Call
-from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
 from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER, UNSUPPORTED, Outbox
 from mediaworker.ingress.twilio import messages
+from mediaworker.ingress.twilio.calls import ROLES, TwilioCalls
+from mediaworker.ingress.twilio.calls import STALL_S as STALL_S
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.player import MAX_MESSAGES, TwilioPlayer
 
@@ -35,17 +35,10 @@ MAX_JUMP = MAX_AHEAD
 """A chunk this far past both the clock and the audio before it has a wrong timestamp."""
 SILENT_S = 60.0
 """How long a stream may send nothing: Twilio sends 50 messages a second, in silence and on hold too."""
-STALL_S = 15.0
-"""So a stream that sends nothing is the network's doing, and what was said meanwhile comes when it goes on."""
 ABSENT = 2 * 8000
 """How far one track may be behind the other, which goes on: then nothing is sent of it, and it is silent."""
 LINGER_S = 5.0
 """How long Twilio may take to close after `stop`."""
-OWN_PARAMETERS = "mw_"
-OVERRIDES = ("profile", "language", "context")
-
-ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
-"""Twilio's inbound track is the person on the phone; a route or a parameter may change the role."""
 
 
 class TwilioState(Enum):
@@ -73,9 +66,11 @@ class TwilioPolicy:
 @dataclass(slots=True)
 class _Track:
     leg: Leg
-    end: int = 0
+    base: int
+    """The leg's position at the beginning of the stream: 0, unless another stream fed the leg before."""
+    end: int
     """The position after the furthest chunk."""
-    clear_to: int = MAX_AHEAD
+    clear_to: int
     """Up to here the track was not ahead of the VAD at the last check; the VAD only advances."""
     arrived_s: float = 0.0
     """When its latest chunk came."""
@@ -84,7 +79,7 @@ class _Track:
 class TwilioSession:
     """Implements `interfaces.MediaSession`.
 
-    `on_problem(problem, detail)` is for the log; all sessions share `counters`.
+    `on_problem(problem, detail)` is for the log; all sessions share `counters` and `calls`.
     """
 
     def __init__(
@@ -95,6 +90,7 @@ class TwilioSession:
         *,
         counters: TwilioCounters | None = None,
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
+        calls: TwilioCalls | None = None,
     ) -> None:
         self.state = TwilioState.WAITING
         self.call: Call | None = None
@@ -103,7 +99,8 @@ class TwilioSession:
         error 31924."""
         self.outbox = Outbox(MAX_MESSAGES)
         self.counters = counters if counters is not None else TwilioCounters()
-        self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
+        self._policy, self._on_problem = policy, on_problem
+        self._calls = calls if calls is not None else TwilioCalls(open_call)
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
@@ -184,39 +181,29 @@ class TwilioSession:
         if refusal := self._refusal(message):
             self._refuse(*refusal)
             return
-        start = message.start
-        tracks, parameters = tuple(dict.fromkeys(start.tracks)), start.custom_parameters
         try:
-            call = self._open_call(
-                source="twilio",
-                legs=[
-                    LegSpec(track, Codec.PCMU, ROLES[track], label=track, transport="stream", stall_s=STALL_S)
-                    for track in tracks
-                ],
-                external_id=start.call_sid,
-                from_=parameters.get("mw_from", ""),
-                to=parameters.get("mw_to", ""),
-                # Twilio says inbound, outbound-api or outbound-dial.
-                direction="outbound" if parameters.get("mw_direction", "").startswith("outbound") else "inbound",
-                account=start.account_sid,
-                custom={name: value for name, value in parameters.items() if not name.startswith(OWN_PARAMETERS)},
-                overrides={name: value for name, value in parameters.items() if _overrides(name)},
-            )
+            seat = self._calls.join(message.start, self)
         except CallRefused as refused:
             # Waiting does not help against a 403, but against a full or draining worker it does.
             self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
             return
-        self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
-        call.on_hangup = self._on_hangup
-        self._tracks = {name: _Track(call.legs[name]) for name in tracks}
-        for track in self._tracks.values():
-            track.leg.anchor(now)
+        self.call, self._stream_sid, self._origin_s = seat.call, message.stream_sid, now
+        self.counters.joined += seat.joined
+        self._tracks = {track: self._take(leg, now) for track, leg in seat.legs.items()}
         # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
-        if parameters.get("mw_mode") == "connect" and tracks == ("inbound",):
-            call.player = self.player = TwilioPlayer(call, tracks[0], self.outbox, message.stream_sid, self.counters)
+        if message.start.custom_parameters.get("mw_mode") == "connect" and tuple(seat.legs) == ("inbound",):
+            self.player = TwilioPlayer(seat.call, "inbound", self.outbox, message.stream_sid, self.counters)
+            seat.call.player = self.player
         self._enter(TwilioState.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S
+
+    def _take(self, leg: Leg, now: float) -> _Track:
+        """The stream's clock begins now; a leg that another stream has fed goes on from here."""
+        leg.anchor(now)
+        assert leg.origin_s is not None
+        base = max(leg.end, leg.position, round((now - leg.origin_s) * 8000))
+        return _Track(leg, base, base, base + MAX_AHEAD)
 
     def _refusal(self, message: messages.StartMessage) -> tuple[str, int, str] | None:
         """Why this `start` cannot open a call, as the arguments of `_refuse`, or None."""
@@ -250,8 +237,9 @@ class TwilioSession:
             self._stray(message, now)
             return
         self._waits_from = now
-        position = media.timestamp * SAMPLES_PER_MS
-        if position - track.end > MAX_JUMP and position - int((now - self._origin_s) * 8000) > MAX_JUMP:
+        since_start = media.timestamp * SAMPLES_PER_MS
+        position = track.base + since_start
+        if position - track.end > MAX_JUMP and since_start - int((now - self._origin_s) * 8000) > MAX_JUMP:
             self.counters.implausible += 1
             self._on_problem("Twilio media with an implausible timestamp", str(media.timestamp))
             return
@@ -264,8 +252,9 @@ class TwilioSession:
         track.arrived_s = now
         track.leg.receive_chunk(position, media.payload, now)
         for other in self._tracks.values():
-            if other.end < end - ABSENT and other.arrived_s < now - ABSENT / 8000:
-                other.leg.pass_over(end - ABSENT)
+            absent_to = end - track.base + other.base - ABSENT
+            if other.end < absent_to and other.arrived_s < now - ABSENT / 8000:
+                other.leg.pass_over(absent_to)
 
     def _digit(self, message: messages.DtmfMessage, now: float) -> None:
         if message.stream_sid != self._stream_sid:
@@ -320,7 +309,8 @@ class TwilioSession:
         self.state, self._row = state, ROWS[state]
         if state is not TwilioState.STREAMING and self.call is not None and self.player is not None:
             self.player.close()
-            self.call.player = None
+            if self.call.player is self.player:
+                self.call.player = None
 
     def _refuse(self, why: str, code: int, reason: str) -> None:
         self.counters.refuse(why)
@@ -331,17 +321,23 @@ class TwilioSession:
         self._enter(TwilioState.CLOSED)
         self.outbox.abort(code, reason)
 
-    def _on_hangup(self) -> None:
+    def hang_up(self) -> None:
         """The worker ends the call: the session takes no more audio and closes the socket."""
         self._close(NORMAL, "call ended by the worker")
 
+    def replaced(self, track: str) -> None:
+        """Another stream of the call has the track: it is no leg of this one any more."""
+        del self._tracks[track]
+        self.counters.replaced += 1
+        reason = f"another stream of this call carries the {track} track"
+        self._on_problem("Twilio stream replaced", reason)
+        if not self._tracks:
+            self._close(POLICY, reason)
+
     def _end(self, reason: str) -> None:
+        """The stream is over, and the call with its last one."""
         assert self.call is not None
-        self.call.end(reason)
-
-
-def _overrides(name: str) -> bool:
-    return name in OVERRIDES or name.startswith(("role.", "name."))
+        self._calls.leave(self.call, self._tracks, self, reason)
 
 
 Handler = Callable[[TwilioSession, object, float], None]

@@ -21,6 +21,7 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.events.schema import type_of
 from mediaworker.ingress.outbox import CloseConnection
 from mediaworker.ingress.twilio import messages
+from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.session import (
     ABSENT,
     LINGER_S,
@@ -673,6 +674,147 @@ def test_no_more_is_taken_than_can_be_played_in_minutes():
     for name in names[:2]:
         play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": name}})])
     assert session.player.play(minute) and not session.outbox.overrun
+
+
+# -- several streams of one call --------------------------------------------------------------------------------------
+
+
+def shared_desk():
+    """A desk, and what opens a stream there: (streamSid, tracks, now, parameters)."""
+    desk = Desk()
+    calls = TwilioCalls(desk)
+    policy = TwilioPolicy(start_timeout_s=5.0, trusted=True, check_token=lambda *_: True)
+
+    def opened(sid, tracks, now=0.0, **body):
+        session = TwilioSession(policy, desk, now, calls=calls)
+        session.closes = []
+        session.outbox.listen(lambda: None, session.closes.append)
+        play(session, [start(sid=sid, tracks=list(tracks), **body)], now=now)
+        return session
+
+    return desk, calls, opened
+
+
+def stop(sid):
+    return STOP.replace(SID, sid)
+
+
+@pytest.mark.parametrize("first", ["inbound", "outbound"])
+def test_a_stream_for_each_track_is_a_leg_of_one_call(first):
+    desk, calls, opened = shared_desk()
+    second = "outbound" if first == "inbound" else "inbound"
+    one = opened("MZ1", [first], 10.0)
+    two = opened("MZ2", [second], 12.0, customParameters={f"name.{second}": "Bea", f"role.{second}": "unknown"})
+    [call] = desk.calls
+    assert one.call is two.call is call and [spec.leg for spec in call.specs] == [first, second]
+    assert (call.specs[1].name, call.specs[1].role) == ("Bea", "unknown")
+    assert (two.counters.joined, call.legs[first].anchored_s, call.legs[second].anchored_s) == (1, 10.0, 12.0)
+    play(one, [media(0, b"\1" * 160, first, "MZ1"), media(20, b"\2" * 160, first, "MZ1")], now=12.1)
+    play(two, [media(0, b"\3" * 160, second, "MZ2")], now=12.1)
+    assert call.legs[first].timeline() == b"\1" * 160 + b"\2" * 160 and call.legs[second].timeline() == b"\3" * 160
+    play(one, [stop("MZ1")], now=13.0)
+    assert call.ends == [] and call.flushed == [first], "the other stream goes on"
+    two.connection_lost(14.0)
+    assert call.ends == ["disconnected"] and len(calls) == 0
+    opened("MZ3", ["inbound"], 20.0)
+    assert len(desk.calls) == 2, "a call that has ended takes no stream"
+
+
+def test_other_calls_and_accounts_share_nothing():
+    desk, _, opened = shared_desk()
+    for sid, body in (("MZ1", {}), ("MZ2", {"callSid": "CA2"}), ("MZ3", {"accountSid": "AC2"})):
+        opened(sid, ["inbound"], **body)
+    assert len(desk.calls) == 3 and not any(call.ends for call in desk.calls)
+
+
+def test_a_newer_stream_of_a_track_replaces_the_older_one_with_a_reason():
+    desk, calls, opened = shared_desk()
+    old = opened("MZ1", ["inbound"], 0.0)
+    play(old, [media(0, b"\1" * 160, sid="MZ1")], now=0.02)
+    new = opened("MZ2", ["inbound"], 2.0)
+    [close] = old.closes
+    assert close.code == 1008 and "another stream of this call" in close.reason and old.counters.replaced == 1
+    play(new, [media(0, b"\2" * 160, sid="MZ2")], now=2.02)
+    [call] = desk.calls
+    assert [position for position, _, _ in call.legs["inbound"].chunks] == [0, 16000], "its clock has begun later"
+    old.receive(stop("MZ1"), 2.1)
+    old.connection_lost(2.2)
+    assert call.ends == [] and len(calls) == 1
+    play(new, [stop("MZ2")], now=3.0)
+    assert call.ends == ["hangup"]
+
+
+def test_only_the_track_that_the_newer_stream_carries_is_replaced():
+    desk, _, opened = shared_desk()
+    old = opened("MZ1", ["inbound", "outbound"])
+    opened("MZ2", ["inbound"], 1.0)
+    assert old.closes == []
+    play(old, [media(1000, b"\1" * 160, "outbound", "MZ1"), media(1000, b"\1" * 160, "inbound", "MZ1")], now=1.1)
+    [call] = desk.calls
+    assert len(call.legs["outbound"].chunks) == 1 and not call.legs["inbound"].chunks
+    assert old.counters.wrong_track == 1
+    old.connection_lost(2.0)
+    assert call.flushed == ["outbound"] and call.ends == []
+
+
+def test_the_newer_connect_stream_is_the_one_that_is_played_to():
+    _, _, opened = shared_desk()
+    connect = {"customParameters": {"mw_mode": "connect"}}
+    old = opened("MZ1", ["inbound"], **connect)
+    new = opened("MZ2", ["inbound"], 1.0, **connect)
+    assert new.call.player is new.player is not old.player
+    old.connection_lost(1.5)
+    assert new.call.player is new.player, "what is left of the older one takes nothing away"
+
+
+def test_a_hangup_closes_every_stream_once():
+    desk, calls, opened = shared_desk()
+    sessions = [opened("MZ1", ["inbound"]), opened("MZ2", ["outbound"])]
+    desk.calls[0].hangup()
+    assert [[close.code for close in session.closes] for session in sessions] == [[1000], [1000]]
+    for session in sessions:
+        session.connection_lost(1.0)
+    assert desk.calls[0].ends == ["api"] and len(calls) == 0
+
+
+STREAMS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["open", "media", "stop", "lost", "hangup"]),
+        st.sampled_from([("inbound",), ("outbound",), ("inbound", "outbound")]),
+    ),
+    max_size=30,
+)
+
+
+@given(STREAMS)
+def test_whatever_streams_come_and_go_each_call_ends_once_and_each_track_has_one_stream(story):
+    desk, calls, opened = shared_desk()
+    sessions, now = {}, 0.0
+    for number, what, tracks in story:
+        now += 0.5
+        sid = f"MZ{number}"
+        if what == "open":
+            if number in sessions:
+                sessions.pop(number).connection_lost(now)
+            sessions[number] = opened(sid, tracks, now)
+        elif number in sessions:
+            session = sessions[number]
+            if what == "media":
+                session.receive(media(0, track=tracks[0], sid=sid), now)
+            elif what == "stop":
+                session.receive(stop(sid), now)
+            elif what == "lost":
+                sessions.pop(number).connection_lost(now)
+            elif not session.call.ending:
+                session.call.hangup()
+        streaming = [each for each in sessions.values() if each.state is TwilioState.STREAMING]
+        held = [(id(each.call), track) for each in streaming for track in each._tracks]
+        assert len(held) == len(set(held))
+        assert len(calls) == len({id(each.call) for each in streaming}) <= 1
+    for session in sessions.values():
+        session.connection_lost(now)
+    assert all(len(call.ends) == 1 for call in desk.calls) and len(calls) == 0
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------
