@@ -9,6 +9,7 @@ def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A call's durable events keep every promise of the protocol; returns its finals."""
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[0]["type"] == "call.started" and events[-1]["type"] == "call.ended"
+    check_clock(events)
     started = [event["utterance_id"] for event in events if event["type"] == "speech.started"]
     finals = [event for event in events if event["type"] == "transcript.final"]
     assert sorted(started) == sorted(final["utterance_id"] for final in finals)
@@ -27,6 +28,16 @@ def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         assert kinds == ["speech.started", "speech.ended", "transcript.final", *timed]
         check_words(final, words.get(final["utterance_id"], []))
     return finals
+
+
+def check_clock(events: list[dict[str, Any]]) -> None:
+    """A call has one clock: it never goes back, nothing is told before it was heard, and it ends with the call."""
+    times = [event["at_ms"] for event in events]
+    assert times == sorted(times)
+    assert all(event.get(edge, 0) <= event["at_ms"] for event in events for edge in ("start_ms", "end_ms"))
+    ended, metrics = events[-1], events[-2]
+    assert max(event.get("end_ms", 0) for event in events) <= ended["duration_ms"] <= ended["at_ms"]
+    assert all(talk <= ended["duration_ms"] for talk in metrics["talk_ms"].values())
 
 
 def check_words(final: dict[str, Any], words: list[dict[str, Any]]) -> None:

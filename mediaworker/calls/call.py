@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 
@@ -17,6 +17,7 @@ from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.hold import HoldState
 from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.routing import CallPlan
+from mediaworker.calls.sound import Player
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.redaction.call import CallPrivacy
@@ -41,29 +42,6 @@ class CallInfo:
     to: str
     account: str = ""
     custom: dict[str, str] = field(default_factory=dict)
-
-
-class Player(Protocol):
-    """Plays to the caller: µ-law at 8 kHz."""
-
-    clears: int
-    """How often `clear` was called."""
-    on_silent: Callable[[], None]
-    """Called when nothing is left to be played: it has been, or it was cleared."""
-
-    @property
-    def playing(self) -> bool:
-        """Whether anything is left to be played, for all that the peer has confirmed."""
-
-    @property
-    def left_s(self) -> float:
-        """How long that takes, by the clock."""
-
-    def play(self, codes: bytes, mark: str = "") -> bool:
-        """Play this behind what is still being played; False when too much waits. `mark` names its end in events."""
-
-    def clear(self) -> None:
-        """Play no more of what waits."""
 
 
 class Call:
@@ -115,6 +93,8 @@ class Call:
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
+        self._told_ms = 0
+        """`at_ms` of the latest event."""
         self._hold = HoldState()
         self.crosstalk = Crosstalk(lambda: (each.transcriber for each in self.members.values()), self.leg_ms)
         self._past = talk.Sums()
@@ -160,14 +140,15 @@ class Call:
         )
 
     def publish(self, at_ms: int, body: events.EventBody) -> None:
+        """Tell an event of this call time, which is never before what was told already, nor after what was heard."""
         body = self._privacy.screen(at_ms, body)
-        self._publish(self.id, at_ms, body)
+        at_ms = self._tell(at_ms, body)
         try:
             if self.on_event is not None:
                 self.on_event(at_ms, body)
             if self._alerts is not None:
                 for alert in self._alerts.on_event(at_ms, body):
-                    self._publish(self.id, at_ms, alert)
+                    self._tell(at_ms, alert)
         except Exception:  # a fault of a listener must not end the call
             log.exception("a listener of the call failed", call_id=self.id)
 
@@ -176,10 +157,23 @@ class Call:
         if self._alerts is not None:
             now_ms = self.elapsed_ms()
             for alert in self._alerts.check(now_ms):
-                self._publish(self.id, now_ms, alert)
+                self._tell(now_ms, alert)
+
+    def _tell(self, at_ms: int, body: events.EventBody) -> int:
+        """Returns the event's `at_ms`. A leg may be behind another, and an engine late by the wall clock."""
+        self._told_ms = max(self._told_ms, min(at_ms, self.elapsed_ms()))
+        self._publish(self.id, self._told_ms, body)
+        return self._told_ms
 
     def elapsed_ms(self) -> int:
-        return max(0, round((self._clock() - self.start_s) * 1000))
+        """The call's clock: how far the leg has been heard that is furthest on.
+
+        It runs ahead of the wall clock where audio comes faster than in real time, and stands still while audio is
+        waited for. Before anything has been heard it is the wall clock's.
+        """
+        heard = [self.leg_ms(leg, leg.position) for leg in self.legs.values() if leg.position]
+        elapsed_ms = max(heard) if heard else round((self._clock() - self.start_s) * 1000)
+        return max(self._told_ms, elapsed_ms)
 
     def leg_ms(self, leg: Leg, position: int) -> int:
         """Call time of a leg's position. A leg's sample 0 is its first arrival."""
@@ -243,7 +237,7 @@ class Call:
         return set(self.members) if leg is None else {leg}
 
     def _update_hold(self) -> None:
-        self._hold.update(self.members.keys(), self._clock())
+        self._hold.update(self.members.keys(), self.elapsed_ms() / 1000)
 
     def flush(self, leg: str) -> None:
         """Run the detector over all audio that has arrived, and end the leg's open utterance."""
@@ -338,7 +332,6 @@ class Call:
         """Finish all legs; `call.ended` follows the last final. Idempotent."""
         if self._ending is not None:
             return
-        self._hold.stop(self._clock())
         self._ending = reason
         how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
         for member in self.members.values():
@@ -347,6 +340,7 @@ class Call:
         for member in self.members.values():
             self._detector.close(member.audio)
         self._duration_ms = self.elapsed_ms()
+        self._hold.stop(self._duration_ms / 1000)
         self.drained()
 
     def drained(self) -> None:
@@ -382,7 +376,7 @@ class Call:
             name: member.segments(self.leg_ms(member.audio, member.audio.position))
             for name, member in self.members.items()
         }
-        hold_ms = round(self._hold.total_s(self._clock()) * 1000)
+        hold_ms = round(self._hold.total_s(duration_ms / 1000) * 1000)
         figures = talk.totals(segments, duration_ms, hold_ms, self._past)
         body = events.Metrics(
             talk_ms=figures.talk_ms,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import structlog
 
-from mediaworker.calls.call import Player
 from mediaworker.calls.registry import CallRegistry
+from mediaworker.calls.sound import Player
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallErased, CallRecord
 

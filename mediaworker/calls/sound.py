@@ -1,9 +1,11 @@
-"""Reads short PCM WAV sounds as 16-bit samples of one channel, and lists the formats without a header."""
+"""Sounds that are played to a peer: who plays them, short PCM WAVs as 16-bit samples of one channel, and the formats
+without a header."""
 
 from __future__ import annotations
 
 import wave
-from typing import IO
+from collections.abc import Callable
+from typing import IO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,29 @@ RAW = {
     ".sln": ("s16le", 8000), ".sln16": ("s16le", 16000), ".g722": ("g722", 16000),
 }  # fmt: skip
 """Telephone audio without a header, by the suffix of its file: FFmpeg's name of the format, and the sample rate."""
+
+
+class Player(Protocol):
+    """Plays to the caller: µ-law at 8 kHz."""
+
+    clears: int
+    """How often `clear` was called."""
+    on_silent: Callable[[], None]
+    """Called when nothing is left to be played: it has been, or it was cleared."""
+
+    @property
+    def playing(self) -> bool:
+        """Whether anything is left to be played, for all that the peer has confirmed."""
+
+    @property
+    def left_s(self) -> float:
+        """How long that takes, by the clock."""
+
+    def play(self, codes: bytes, mark: str = "") -> bool:
+        """Play this behind what is still being played; False when too much waits. `mark` names its end in events."""
+
+    def clear(self) -> None:
+        """Play no more of what waits."""
 
 
 class SoundError(Exception):

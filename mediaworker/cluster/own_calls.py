@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import timestamp
 from mediaworker.events.schema import CallRecord, Event, TranscriptPartial
@@ -69,6 +71,9 @@ def lost(
     said: Mapping[str, TranscriptPartial] = {},  # noqa: B006 - read only
 ) -> Iterator[Event]:
     """How a call ends whose worker is gone. `cursor`: of the first event, the second, …; the others as in `closing`."""
+    # Partials are not in the record, which is of what was stored.
+    heard = [said[speech.utterance_id].end_ms for speech in record.speaking if speech.utterance_id in said]
+    record = replace(record, at_ms=max([record.at_ms, *heard]))
     bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", said=said)
     for number, body in enumerate(bodies, start=1):
         seq, now = record.seq + number, timestamp(time.time())

@@ -46,12 +46,14 @@ class World:
     def __init__(self, engine: Engine | None = None) -> None:
         self.now = 100.0
         self.published: list[events.EventBody] = []
+        self.times: list[int] = []
+        """`at_ms` of what was published."""
         self.detector = Detector()
         self.registry = CallRegistry(
             Settings(),
             detector=self.detector,
             recognizer=engine or Engine(),
-            publish=lambda call_id, at_ms, body: self.published.append(body),
+            publish=lambda call_id, at_ms, body: (self.times.append(at_ms), self.published.append(body)),
             clock=lambda: self.now,
         )
         self._media = MediaLoop(self.detector, lambda: self.registry)
@@ -89,7 +91,24 @@ class World:
         started = [body.utterance_id for body in self.published if isinstance(body, events.SpeechStarted)]
         assert [final.utterance_id for final in found] == started
         assert [final.start_ms for final in found] == sorted(final.start_ms for final in found)
+        self.check_clock()
         return found
+
+    def check_clock(self) -> events.CallEnded:
+        """One clock in a call: it never goes back, nothing is told before it was heard, and it ends with the call."""
+        assert self.times == sorted(self.times)
+        edges = [
+            (getattr(body, edge), at_ms)
+            for at_ms, body in zip(self.times, self.published, strict=True)
+            for edge in ("start_ms", "end_ms")
+            if hasattr(body, edge)
+        ]
+        assert all(edge_ms <= at_ms for edge_ms, at_ms in edges)
+        metrics, ended = self.published[-2:]
+        assert isinstance(metrics, events.Metrics) and isinstance(ended, events.CallEnded)
+        assert max((edge_ms for edge_ms, _ in edges), default=0) <= ended.duration_ms <= self.times[-1]
+        assert max(metrics.talk_ms.values()) + metrics.silence_ms <= ended.duration_ms
+        return ended
 
 
 VADS = [None, False, {"min_silence_ms": 64}, {"threshold": 0.9, "max_utterance_s": 1}, {"threshold": 0.05}]
@@ -195,3 +214,78 @@ def test_a_client_that_is_held_back_is_not_silent() -> None:
     world.tell(CODES[8000:20000])
     world.tick(2)
     assert leg.position <= sent + 12000
+
+
+# -- one clock --------------------------------------------------------------------------------------------------------
+
+WHOLE_MS = len(CODES) // 8
+WINDOW_MS = 32
+"""The end of a leg's audio is filled up to a whole window of the VAD."""
+
+
+def test_audio_that_comes_faster_than_in_real_time_runs_the_calls_clock() -> None:
+    world = World()
+    world.tell(MULAW)
+    for _ in range(10):
+        world.tell(CODES)
+    world.session.call.publish_metrics()  # type: ignore[union-attr]
+    world.tell({"type": "finalize"})
+    finals, ended = world.story(), world.check_clock()
+    assert ended.duration_ms == pytest.approx(10 * WHOLE_MS, abs=WINDOW_MS)
+    assert ended.duration_ms > (world.now - 100.0) * 1000, "it is eight times as fast at the most"
+    assert finals[-1].end_ms > 9 * WHOLE_MS
+
+
+def test_audio_that_is_held_back_does_not_run_the_clock() -> None:
+    """The engine is slow, so a minute passes in which nothing new is heard."""
+    engine = Silent()
+    world = World(engine)
+    world.tell({**MULAW, "vad": {"max_utterance_s": 1}})
+    call, sent = world.session.call, 0
+    assert call is not None
+    while not world.session.is_ahead() or call.awaited_finals <= MAX_AWAITED:
+        world.session.receive(CODES[8000:20000], world.now)
+        sent += 12000
+        world.tick()
+    world.tick(2000)
+    assert call.elapsed_ms() <= sent // 8 + WINDOW_MS < 64_000 == round(2000 * TICK_S * 1000)
+    while world.session.is_ahead():
+        engine.answer()
+        world.tick()
+    heard_ms = call.elapsed_ms()
+    world.tell({"type": "finalize"})
+    engine.answer()
+    assert world.story() and heard_ms <= world.check_clock().duration_ms <= max(heard_ms, sent // 8 + WINDOW_MS)
+
+
+def test_without_silence_between_messages_a_pause_takes_no_time() -> None:
+    world = World()
+    world.tell({**MULAW, "vad": False})
+    for _ in range(3):
+        world.tell(CODES[8000:16000])
+        world.tell({"type": "flush"})
+        world.now += 3600.0
+    world.tell({"type": "finalize"})
+    assert [final.start_ms // 1000 for final in world.story()] == [0, 1, 2]
+    assert world.check_clock().duration_ms == pytest.approx(3000, abs=3 * WINDOW_MS)
+
+
+def test_two_channels_share_the_clock() -> None:
+    """One of them speaks early, the other late."""
+    world = World()
+    world.tell({**MULAW, "channels": 2})
+    silence = b"\xff" * len(CODES)
+    for left, right in ((CODES, silence), (silence, CODES), (CODES, CODES)):
+        world.tell(bytes(code for pair in zip(left, right, strict=True) for code in pair))
+    world.tell({"type": "finalize"})
+    assert world.check_clock().duration_ms == pytest.approx(3 * WHOLE_MS, abs=WINDOW_MS)
+
+
+def test_before_anything_is_heard_the_clock_is_the_walls() -> None:
+    world = World()
+    world.tell(MULAW)
+    world.now += 5.0
+    world.session.call.publish_metrics()  # type: ignore[union-attr]
+    world.tell(CODES[:16000])
+    world.tell({"type": "finalize"})
+    assert world.check_clock().duration_ms == pytest.approx(7000, abs=WINDOW_MS)
