@@ -154,6 +154,8 @@ class Screen:
                 return f"# {who}: {event['digit']}"
             case "alert":
                 return f"! {event['severity']} {event['rule']} {who}: {event.get('match', '')}".rstrip(": ")
+            case "audio.suspect":
+                return f"? {who}: {event['detail']}"
             case "call.held" | "call.resumed" | "leg.updated":
                 return self._dim(f"{kind} {who} {event.get('text', '')}".rstrip())
             case "engine.state":

@@ -203,23 +203,17 @@ class PlaybackStarted(EventBody, frozen=True, tag="playback.started"):
 
 
 class PlaybackMarked(EventBody, frozen=True, tag="playback.marked"):
-    """A sound has been played to its end."""
-
     leg: LegName
     mark: Annotated[str, Meta(description="The name that the sound's end was given")]
     position_ms: PlayedMillis
 
 
 class PlaybackCleared(EventBody, frozen=True, tag="playback.cleared"):
-    """What was still to be played has been dropped; `playback.ended` follows."""
-
     leg: LegName
     position_ms: PlayedMillis
 
 
 class PlaybackEnded(EventBody, frozen=True, tag="playback.ended"):
-    """Nothing is left to be played."""
-
     leg: LegName
     position_ms: PlayedMillis
 
@@ -241,6 +235,14 @@ class Alert(EventBody, frozen=True, tag="alert"):
     end_ms: CallMillis
     severity: Annotated[str, Meta(description="`info`, `warning` or `critical`")]
     match: Annotated[str, Meta(description="The words that matched")] = ""
+
+
+class AudioSuspect(EventBody, frozen=True, tag="audio.suspect"):
+    """A leg's audio is most likely not in the format that its sender declared. Told once a leg, and nothing changes."""
+
+    leg: LegName
+    why: Annotated[Literal["format", "rate", "level"], Meta(description="What seems wrong")]
+    detail: Annotated[str, Meta(description="A sentence: what was declared, and what the audio looks like")]
 
 
 class Metrics(EventBody, frozen=True, tag="metrics"):

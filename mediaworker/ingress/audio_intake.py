@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio import WINDOW, Codec
+from audio.format_check import FormatCheck
 from audio.resample import Upsampler
 from mediaworker.calls.call import Call
+from mediaworker.events.schema import AudioSuspect
 
 Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 WIDE_HZ = 16000
@@ -176,15 +178,28 @@ class _Channel:
         self._call, self._name = call, leg
         self._leg = call.legs[leg]
         self._converter = Converter(form)
+        self._check: FormatCheck | None = FormatCheck(form.encoding, form.rate_hz)
+        """None: a suspicion has been told."""
         self._pending = b""
         self._now = 0.0
 
     def receive(self, data: bytes, now: float) -> None:
         self._now = now
+        self._judge(data, now)
         if not self._pending:
             self._leg.resume(len(data) * 8000 // (SAMPLE_BYTES[self.form.encoding] * self.form.rate_hz), now)
         self._pending += self._converter.feed(data)
         self.advance()
+
+    def _judge(self, data: bytes, now: float) -> None:
+        """Tell once that the audio is most likely not in the format that was declared."""
+        if self._check is None:
+            return
+        if self._pending:
+            self._check.held_back()
+        if (found := self._check.feed(data, now)) is not None:
+            self._check = None
+            self._call.publish(self._call.elapsed_ms(), AudioSuspect(self._name, found.why, found.detail))
 
     def finish(self, now: float) -> None:
         """Give the leg everything that waits."""
@@ -199,6 +214,8 @@ class _Channel:
             self._pending = b""  # empty unless the shell has read on although the session is ahead
             self._call.media_changed(self._name, form.codec, None, None)
         self.form, self._converter = form, Converter(form, self._converter.nonfinite)
+        if self._check is not None:
+            self._check = FormatCheck(form.encoding, form.rate_hz)
 
     @property
     def nonfinite(self) -> int:

@@ -254,7 +254,9 @@ class StreamSession(AudioSession):
 
     def _on_event(self, at_ms: int, body: events.EventBody) -> None:
         self._texts.on_event(body)
-        if isinstance(body, events.CallEnded):
+        if isinstance(body, events.AudioSuspect):
+            self._send_error("audio_suspect", body.detail)
+        elif isinstance(body, events.CallEnded):
             self._ended(at_ms, body)
         self._check_outbox()
 

@@ -46,7 +46,7 @@ DOCS = ROOT / "docs"
 CONTRACT = {
     "call.started", "leg.updated", "call.held", "call.resumed", "speech.started", "speech.ended", "transcript.partial",
     "transcript.final", "transcript.words", "dtmf", "alert", "metrics", "call.ended", "call.erased", "engine.state",
-    "lagged", "hello", "playback.started", "playback.marked", "playback.cleared", "playback.ended",
+    "lagged", "hello", "playback.started", "playback.marked", "playback.cleared", "playback.ended", "audio.suspect",
 }  # fmt: skip
 INT = st.integers(-(2**53), 2**53)
 

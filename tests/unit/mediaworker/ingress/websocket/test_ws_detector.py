@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -289,3 +290,54 @@ def test_before_anything_is_heard_the_clock_is_the_walls() -> None:
     world.tell(CODES[:16000])
     world.tell({"type": "finalize"})
     assert world.check_clock().duration_ms == pytest.approx(7000, abs=WINDOW_MS)
+
+
+# -- another format than was declared ---------------------------------------------------------------------------------
+
+
+def suspect(config: dict[str, Any], data: bytes) -> list[dict[str, Any]]:
+    """What the client is told of it; the call tells the same."""
+    world = World()
+    world.tell({"type": "config", **config})
+    for at in range(0, len(data), 8000):
+        world.tell(data[at : at + 8000])
+    told = [message for message in world.told() if message["type"] == "error"]
+    world.tell({"type": "finalize"})
+    world.story()
+    found = [body.detail for body in world.published if isinstance(body, events.AudioSuspect)]
+    assert found == [message["message"] for message in told]
+    assert all(message["code"] == "audio_suspect" for message in told)
+    return told
+
+
+PCM = ulaw_decode(CODES)
+FLOATS = (PCM.astype(np.float32) / 32768).astype("<f4").tobytes()
+
+
+def test_floats_that_are_declared_as_16_bits_are_told_once() -> None:
+    (told,) = suspect({"encoding": "pcm_s16le", "sample_rate": 8000}, FLOATS * 3)
+    assert "looks like 32-bit float" in told["message"]
+
+
+def test_a_file_with_its_header_is_told_once() -> None:
+    (told,) = suspect({"encoding": "pcm_s16le"}, b"\x1aE\xdf\xa3" + PCM.tobytes())
+    assert "WebM" in told["message"]
+
+
+def test_each_channel_is_judged_by_itself() -> None:
+    left, right = np.frombuffer(FLOATS, "<i2"), np.zeros(len(FLOATS) // 2, "<i2")
+    stereo = np.stack([left, right], axis=1).tobytes()
+    (told,) = suspect({"encoding": "pcm_s16le", "channels": 2}, stereo * 2)
+    assert "32-bit float" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        ({"encoding": "pcm_f32le", "sample_rate": 8000}, FLOATS),
+        ({"encoding": "pcm_s16le", "sample_rate": 8000}, PCM.tobytes()),
+        ({"encoding": "mulaw"}, CODES),
+    ],
+)
+def test_what_is_as_declared_is_not_told(config: dict[str, Any], data: bytes) -> None:
+    assert suspect(config, data * 3) == []

@@ -1,0 +1,146 @@
+"""Whether a stream's bytes are what its sender has declared: by how it begins, its bit patterns, and its speed.
+
+Bytes of another format make noise, and an engine makes nothing or anything of noise, so users see empty or invented
+text without a hint. What is not clearly something else is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_BYTES = 8192
+BLOCKS, AGREE = 12, 4
+"""Of so many blocks that are not silent, so many have to look the same. Speech as declared looks like nothing else; a
+block between two sentences may look right in any format."""
+SWAPPED = 1.6
+"""Speech is smooth, and noise of its bytes in the other order is not: so many times rougher, and it is that."""
+SLOW = 0.8
+"""Audio that comes at less than this of its speed, and steadily so, has another rate than was declared."""
+STEADY_S, STEADY = 8, 0.05
+"""For so many seconds in a row the speed of each is that of all, to within this."""
+CONTAINERS = {
+    b"RIFF": "a WAV file with its header", b"\x1aE\xdf\xa3": "WebM or Matroska", b"OggS": "Ogg", b"fLaC": "FLAC",
+    b"ID3\x03": "MP3", b"ID3\x04": "MP3", b"FORM": "an AIFF file", b"caff": "a CAF file",
+}  # fmt: skip
+NAMES = {"pcm_s16le": "16-bit PCM", "pcm_f32le": "32-bit float", "mulaw": "µ-law", "alaw": "A-law"}
+SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    why: Literal["format", "rate", "level"]
+    detail: str
+    """One sentence."""
+
+
+class FormatCheck:
+    """Of one speaker's bytes in one declared format. `feed` returns a suspicion once at most."""
+
+    def __init__(self, encoding: str, rate_hz: int) -> None:
+        self._encoding, self._bytes_per_s = encoding, SAMPLE_BYTES[encoding] * rate_hz
+        self._rate_hz = rate_hz
+        self._block = b""
+        self._begun = False
+        self._votes: Counter[str] = Counter()
+        self._speeds: deque[float] | None = deque(maxlen=STEADY_S)
+        """Of the last seconds; None: the speed is not the sender's own, or is known to be right."""
+        self._second_s = 0.0
+        self._second_bytes = 0
+
+    def held_back(self) -> None:
+        """The sender is read no faster than it is heard: its speed says nothing."""
+        self._speeds = None
+
+    def feed(self, data: bytes, now: float) -> Suspicion | None:
+        """The next bytes, which came at `now`."""
+        if not data:
+            return None
+        return self._container(data) or self._speed(len(data), now) or self._look(data)
+
+    def _container(self, data: bytes) -> Suspicion | None:
+        if self._begun:
+            return None
+        self._begun, self._second_s = True, float("nan")
+        name = CONTAINERS.get(data[:4]) or ("MP4" if data[4:8] == b"ftyp" else None)
+        if name is None:
+            return None
+        return Suspicion("format", f"The audio was declared as {NAMES[self._encoding]} and begins like {name}.")
+
+    def _speed(self, size: int, now: float) -> Suspicion | None:
+        if self._speeds is None:
+            return None
+        if np.isnan(self._second_s):
+            self._second_s = now  # what came with the first message was spoken before
+            return None
+        self._second_bytes += size
+        if now < self._second_s + 1:
+            return None
+        self._speeds.append(self._second_bytes / self._bytes_per_s / (now - self._second_s))
+        self._second_s, self._second_bytes = now, 0
+        mean = sum(self._speeds) / len(self._speeds)
+        if len(self._speeds) < STEADY_S or mean >= SLOW or max(abs(each - mean) for each in self._speeds) > STEADY:
+            return None
+        self._speeds = None
+        return Suspicion("rate", f"The audio comes at {mean:.0%} of the speed of the {self._rate_hz} Hz declared.")
+
+    def _look(self, data: bytes) -> Suspicion | None:
+        if self._encoding not in ("pcm_s16le", "pcm_f32le") or self._votes.total() >= BLOCKS:
+            return None  # bytes of G.711 tell too little
+        self._block += data[: BLOCK_BYTES - len(self._block)]
+        if len(self._block) < BLOCK_BYTES:
+            return None
+        block, self._block = self._block, b""
+        if (vote := self._vote(block)) is not None:
+            self._votes[vote] += 1
+        found = next((name for name, count in self._votes.items() if name and count >= AGREE), None)
+        if found is None:
+            return None
+        self._votes[""] = BLOCKS  # one verdict is enough
+        why: Literal["format", "level"] = "level" if found == BEYOND else "format"
+        return Suspicion(why, f"The audio was declared as {NAMES[self._encoding]} and looks like {found}.")
+
+    def _vote(self, block: bytes) -> str | None:
+        """What the block looks like instead; empty: nothing else. None while nothing can be said."""
+        return _instead_of_pcm(block) if self._encoding == "pcm_s16le" else _instead_of_floats(block)
+
+
+BEYOND = "floats that were not scaled to ±1"
+
+
+def _magnitudes(block: bytes) -> NDArray[np.float32]:
+    """Of the block as floats, without zeros; what is no number is infinite."""
+    values = np.abs(np.frombuffer(block, "<f4").astype(np.float32))
+    values[np.isnan(values)] = np.inf
+    return values[values > 0]
+
+
+def _roughness(samples: NDArray[np.int16]) -> float:
+    """Mean step by mean level."""
+    wide = samples.astype(np.float32)
+    level = float(np.abs(wide - wide.mean()).mean())
+    return float(np.abs(np.diff(wide)).mean()) / level if level else 0.0
+
+
+def _instead_of_pcm(block: bytes) -> str | None:
+    samples = np.frombuffer(block, "<i2")
+    if np.abs(samples.astype(np.int32)).mean() < 64:
+        return None
+    values = _magnitudes(block)
+    if len(values) > len(samples) // 8 and ((values > 1e-15) & (values < 1.5)).mean() > 0.95:
+        return "32-bit float"
+    swapped = _roughness(samples.byteswap())
+    return "16-bit PCM of the other byte order" if 0 < swapped * SWAPPED < _roughness(samples) else ""
+
+
+def _instead_of_floats(block: bytes) -> str | None:
+    values = _magnitudes(block)
+    if len(values) < len(block) // 32:
+        return None
+    if ((values > 1e-9) & (values < 1e6)).mean() < 0.5:
+        return "16-bit PCM or something else"
+    return BEYOND if (values > 8).mean() > 0.5 else ""
