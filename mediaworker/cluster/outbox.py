@@ -23,8 +23,9 @@ from config.counters import counter
 from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
+from mediaworker.events.frame import Envelope
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CALL_ERASED, TYPES, Envelope
+from mediaworker.events.schema import CALL_ERASED, TYPES
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, Entry, ResumeError, SubscriptionClosed
 from mediaworker.ops.traces import TRACEPARENT, Traces

@@ -17,8 +17,8 @@ import msgspec
 
 from mediaworker.events import call_record as calls
 from mediaworker.events import search
-from mediaworker.events.frame import decode
-from mediaworker.events.schema import CallRecord, Envelope, EventError
+from mediaworker.events.frame import Envelope, decode
+from mediaworker.events.schema import CallRecord, EventError
 from mediaworker.events.tables import (
     ERASED,
     MIGRATIONS,

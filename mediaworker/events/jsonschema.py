@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from mediaworker.events.schema import BODIES, VERSION, Envelope, EventBody
+from mediaworker.events.frame import Envelope
+from mediaworker.events.schema import BODIES, VERSION, EventBody
 
 
 def generate() -> str:

@@ -20,9 +20,7 @@ CallMillis = Annotated[int, Meta(description="Milliseconds since the call starte
 Millis = Annotated[int, Meta(description="A length in milliseconds")]
 LegName = Annotated[str, Meta(description="The leg within its call: `main`, `inbound`, `outbound`, …")]
 UtteranceId = Annotated[str, Meta(description="Unique over all calls")]
-SpeakerName = Annotated[
-    str, Meta(description="Who speaks, for display, as it was known then; absent: nobody was named")
-]
+SpeakerName = Annotated[str, Meta(description="Who speaks, for display, as known then; absent: nobody was named")]
 RoleName = Annotated[str, Meta(description="`agent`, `customer` or `unknown`: from the channel, never from the audio")]
 SpeechReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown", "failed"]
 EngineStatus = Literal["warming_up", "ready", "idle", "failed"]
@@ -343,9 +341,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     held: Annotated[list[str], Meta(description="Legs on hold")] = []
     speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
     said: Annotated[LastSaid | None, Meta(description="What was said last, of all legs")] = None
-    alert: Annotated[WorstAlert | None, Meta(description="The worst of its alerts so far, and how many there were")] = (
-        None
-    )
+    alert: Annotated[WorstAlert | None, Meta(description="The worst of its alerts so far, and their number")] = None
     seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
     at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 
@@ -382,29 +378,9 @@ class EventError(ValueError):
     """A frame that is no event of this version."""
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every frame has."""
-
-    v: Annotated[Literal[1], Meta(description="Version of this schema")]
-    cursor: Annotated[str, Meta(description="`<store id>:<row id>`: resume after this event with `after=`")]
-    call_id: Annotated[
-        str | None, Meta(description="null for what concerns the worker or the connection, but for `call.erased`")
-    ]
-    seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
-    at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
-    time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
-    stored: Annotated[
-        bool,
-        Meta(
-            description="false: a durable event that was not on the disk when it was sent, because the disk is full or "
-            "broken. It is stored as soon as there is room; a kill before that loses it. Absent is true"
-        ),
-    ] = True
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A body and where it belongs. Fields as in `Envelope`."""
+    """A body and where it belongs. Fields as in `frame.Envelope`."""
 
     cursor: str
     call_id: str | None
