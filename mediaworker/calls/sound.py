@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 Samples = NDArray[np.int16]
 MAX_RATE_HZ = 384_000
 RAW = {
-    ".ul": ("mulaw", 8000), ".ulaw": ("mulaw", 8000), ".mulaw": ("mulaw", 8000), ".pcmu": ("mulaw", 8000),
-    ".al": ("alaw", 8000), ".alaw": ("alaw", 8000), ".pcma": ("alaw", 8000),
-    ".sln": ("s16le", 8000), ".sln16": ("s16le", 16000), ".g722": ("g722", 16000),
+    ".ul": ("mulaw", 8000), ".ulw": ("mulaw", 8000), ".ulaw": ("mulaw", 8000), ".mulaw": ("mulaw", 8000),
+    ".mu": ("mulaw", 8000), ".pcmu": ("mulaw", 8000),
+    ".al": ("alaw", 8000), ".alw": ("alaw", 8000), ".alaw": ("alaw", 8000), ".pcma": ("alaw", 8000),
+    ".sln": ("s16le", 8000), ".sln12": ("s16le", 12000), ".sln16": ("s16le", 16000), ".sln24": ("s16le", 24000),
+    ".sln32": ("s16le", 32000), ".sln44": ("s16le", 44100), ".sln48": ("s16le", 48000), ".sln96": ("s16le", 96000),
+    ".sln192": ("s16le", 192000), ".g722": ("g722", 16000),
 }  # fmt: skip
 """Telephone audio without a header, by the suffix of its file: FFmpeg's name of the format, and the sample rate."""
 

@@ -162,9 +162,14 @@ async def test_each_channel_has_its_own_stretches(tmp_path: Path) -> None:
     assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
 
 
-@pytest.mark.parametrize(("suffix", "rate"), [(".ulaw", 8000), (".alaw", 8000), (".sln16", 16000)])
+ASTERISK_HZ = {"": 8000, "12": 12000, "16": 16000, "24": 24000, "32": 32000, "44": 44100, "48": 48000, "96": 96000}
+LINEAR = [(f".sln{name}", rate) for name, rate in (ASTERISK_HZ | {"192": 192000}).items()]
+COMPANDED = [(suffix, 8000) for suffix in (".ulaw", ".ul", ".ulw", ".mu", ".alaw", ".al", ".alw")]
+
+
+@pytest.mark.parametrize(("suffix", "rate"), LINEAR + COMPANDED)
 def test_headerless_telephone_audio_is_known_by_its_suffix(suffix: str, rate: int, tmp_path: Path) -> None:
-    codec = {".ulaw": "pcm_mulaw", ".alaw": "pcm_alaw", ".sln16": "pcm_s16le"}[suffix]
+    codec = {"u": "pcm_mulaw", "m": "pcm_mulaw", "a": "pcm_alaw", "s": "pcm_s16le"}[suffix[1]]
     samples, _ = material.recording(3.0, seed=2)
     material.encode(tmp_path / "voice.wav", samples, codec, rate)
     data = (tmp_path / "voice.wav").read_bytes()
