@@ -21,13 +21,14 @@ class Files(Section, frozen=True, kw_only=True):
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024
     """Uploads leave at least this many MB of the disk free for calls; one that would need more is answered with 507."""
     max_requests: Positive = 16
-    """At most this many requests with a file are served at once; as many more wait for up to `files.queue_s`, and the
-    rest are answered with 429."""
+    """At most this many requests with a file are served at once; eight times as many wait for up to `files.queue_s`,
+    and the rest are answered with 429."""
     max_requests_per_key: Positive = 8
-    """At most this many requests with a file are served at once for one key; as many more wait for up to
+    """At most this many requests with a file are served at once for one key; eight times as many wait for up to
     `files.queue_s`, and the rest are answered with 429."""
-    queue_s: Annotated[float, Meta(ge=0)] = 10.0
-    """A request waits up to this many seconds for its turn before it is answered with 429."""
+    queue_s: Annotated[float, Meta(ge=0)] = 50.0
+    """A request waits up to this many seconds for its turn before it is answered with 429. Many proxies give up after
+    60."""
 
 
 class Jobs(Section, frozen=True, kw_only=True):

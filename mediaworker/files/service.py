@@ -1,8 +1,8 @@
 """Files at this worker: who may have one in work, and one engine for all of them.
 
 A request beyond the limits waits for a place for up to `files.queue_s`, before its upload is read. Places are given in
-the order of arrival, but a key that has all of its own does not hold up the others. As many may wait as may be in work,
-of a key and in all; the rest are answered 429 at once.
+the order of arrival, but a key that has all of its own does not hold up the others. `WAITING` times as many may wait as
+may be in work, of a key and in all; the rest are answered 429 at once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5
+WAITING = 8
+"""A request that waits costs its connection and no more."""
 SHUTTING_DOWN = "the worker is shutting down"
 log = structlog.get_logger()
 
@@ -121,7 +123,7 @@ class FileService:
         """Wait until this key has its place. Raises Busy."""
         files, reason = self.settings.files, self._full(key)
         of_key = sum(each.key == key for each in self._waiting)
-        if of_key >= files.max_requests_per_key or len(self._waiting) >= files.max_requests:
+        if of_key >= WAITING * files.max_requests_per_key or len(self._waiting) >= WAITING * files.max_requests:
             self._reject(reason)
         waiting = _Waiting(key, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
