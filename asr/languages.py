@@ -44,7 +44,19 @@ ALIGNED = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "yue", "zh")
 SPLITTERS = {"ja": "nagisa", "ko": "soynlp"}
 """Packages that find the words in a text of these, where spaces do not; not installed with the engine."""
 _CODES = {name.lower(): code for code, name in QWEN3_ASR.items()}
-_ALIASES = {"cmn": "zh", "tl": "fil", "msa": "ms", "zlm": "ms", "fas": "fa", "ell": "el"}
+_ALIASES = {
+    "ara": "ar", "ces": "cs", "cmn": "zh", "cze": "cs", "dan": "da", "deu": "de", "dut": "nl", "ell": "el", "eng": "en",
+    "fas": "fa", "fin": "fi", "fra": "fr", "fre": "fr", "ger": "de", "gre": "el", "hin": "hi", "hun": "hu", "ind": "id",
+    "ita": "it", "jpn": "ja", "kor": "ko", "mac": "mk", "may": "ms", "mkd": "mk", "msa": "ms", "nld": "nl", "per": "fa",
+    "pol": "pl", "por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "spa": "es", "swe": "sv", "tgl": "fil",
+    "tha": "th", "tl": "fil", "tur": "tr", "vie": "vi", "zho": "zh", "chi": "zh", "zlm": "ms",
+}  # fmt: skip
+"""Other codes of these languages: those of ISO 639-2 and 639-3."""
+_NAMES = {
+    "castilian": "es", "farsi": "fa", "flemish": "nl", "mandarin": "zh", "moldavian": "ro", "moldovan": "ro",
+    "tagalog": "fil",
+}  # fmt: skip
+"""Other names of these languages."""
 
 
 def alignable() -> tuple[str, ...]:
@@ -59,6 +71,18 @@ def base(code: str) -> str:
         return _CODES[known.lower()]
     subtag = code.replace("_", "-").split("-")[0].strip().lower()
     return subtag if subtag.isascii() and subtag.isalpha() and 2 <= len(subtag) <= 3 else ""
+
+
+def requested(language: str) -> str:
+    """The code of a language as people and clients write it: `English`, `eng` and `en-GB` are `en`.
+
+    Empty for `auto`, which leaves the language to the engine, as an empty one does. What is no language stays as it is,
+    for the error that names it.
+    """
+    word = language.strip().lower()
+    if word in ("", "auto"):
+        return ""
+    return _CODES.get(word) or _NAMES.get(word) or base(word) or word
 
 
 def code(name: str) -> str:

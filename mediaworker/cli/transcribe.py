@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
     written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"
     parser.add_argument("-o", "--output", metavar="DIR", help=written)
     parser.add_argument("--format", action="append", choices=FORMATS, help="may be given more than once (default: txt)")
-    parser.add_argument("--language", default="", metavar="CODE", help="en, de, …; default: found out")
+    parser.add_argument("--language", default="", metavar="LANGUAGE", help="en, German, …; default (auto): found out")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="names and words to expect")
     parser.add_argument("--channels", choices=("mix", "split"), default="mix", help="split: each channel is a speaker")
     parser.add_argument("--speaker", action="append", default=[], metavar="NAME", help="of a channel, in their order")
@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     formats = tuple(dict.fromkeys(args.format or ["txt"]))
     files, folder = _paths(args, formats)
     options = Options(
-        language=languages.base(args.language),
+        language=languages.requested(args.language),
         prompt=args.prompt,
         channels=args.channels,
         speakers=args.speaker,
@@ -96,12 +96,13 @@ def _run(args: argparse.Namespace, spool: str) -> int:
 
 
 def _check_arguments(args: argparse.Namespace, settings: Settings) -> None:
+    from asr import languages
     from asr.engines.plugin import find
     from asr.engines.selection import select, unknown_language
     from mediaworker.cli.transcription.batch import WRONG
 
     engine = select(settings.asr).engine
-    if why := unknown_language(args.language, engine, find(engine).languages):
+    if why := unknown_language(languages.requested(args.language), engine, find(engine).languages):
         raise _Refused(WRONG, f"--language: {why}")
     if args.speaker and args.channels != "split":
         raise _Refused(WRONG, "--speaker goes with --channels split")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,6 +15,11 @@ from starlette.responses import Response
 
 from mediaworker.storage.database_thread import StoreError
 
+_KINDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "an object",
+}  # fmt: skip
+"""msgspec's names of JSON's types, in words."""
 log = structlog.get_logger()
 
 
@@ -28,6 +34,29 @@ class Problem(Exception):
         title = HTTPStatus(self.status).phrase
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, **self.extra}
         return Response(msgspec.json.encode(body), self.status, self.headers, "application/problem+json")
+
+
+def described(error: ValueError, names: Mapping[str, str] = {}) -> str:
+    """What is wrong with fields that somebody has sent, for them to read: the field, and what it must be.
+
+    Args:
+        error: msgspec's, or of text that is not UTF-8.
+        names: of fields that are called otherwise where they were written.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "the text is not UTF-8"
+    reason, _, path = str(error).partition(" - at `$")
+    field = path.strip("`").lstrip(".").removesuffix("[...]")
+    if found := re.fullmatch(r"Expected `([\w |]+)`(.*)", reason):
+        reason = f"must be {_kinds(found[1])}" + re.sub(", got `(.*)`", lambda got: f", not {_kinds(got[1])}", found[2])
+    reason = re.sub("^Object contains unknown field", "there is no field", reason)
+    reason = re.sub("^Object missing required field (.*)", r"the field \1 is missing", reason)
+    reason = re.sub("^Invalid enum value", "must not be", reason)
+    return f"{names.get(field, field)}: {reason}" if field else reason
+
+
+def _kinds(names: str) -> str:
+    return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
 
 
 async def on_problem(connection: HTTPConnection, error: Exception) -> Response:

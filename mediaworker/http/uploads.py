@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from email.message import Message
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -90,13 +91,15 @@ class FormReader:
         self._part.headers[bytes(self._header[0]).lower()] = bytes(self._header[1])
 
     def _headers(self) -> None:
-        kind, options = parse_options_header(self._part.headers.get(b"content-disposition", b""))
+        disposition = self._part.headers.get(b"content-disposition", b"")
+        kind, options = parse_options_header(disposition)
         if kind != b"form-data" or b"name" not in options:
             raise BadUpload(400, "a part of the form has no name")
         self._part.name = options[b"name"].decode("utf-8", "replace")
         if b"filename" in options:
             self._part.filename = options[b"filename"].decode("utf-8", "replace")
         if self._part.name == FILE:
+            self._part.filename = self._part.filename or _extended_filename(disposition)
             if self.filename is not None:
                 raise BadUpload(400, "the form has more than one file", FILE)
             if self._part.filename is None:
@@ -146,6 +149,14 @@ async def receive(request: Request, into: IncomingFile, *, max_bytes: int) -> Up
         raise BadUpload(400, f"the form has no `{FILE}` field", FILE)
     await into.finish()
     return Upload(form.filename, form.fields)
+
+
+def _extended_filename(disposition: bytes) -> str | None:
+    """`filename*=UTF-8''…` (RFC 5987, RFC 2231). RFC 7578 has no such thing in a form, and some clients send nothing
+    else for names that are not ASCII: urllib3 before version 2, under Python's requests, and Java's mail parsers."""
+    header = Message()
+    header["Content-Disposition"] = disposition.decode("latin-1")
+    return header.get_filename()
 
 
 def too_large(max_bytes: int) -> BadUpload:

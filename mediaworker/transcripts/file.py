@@ -30,6 +30,8 @@ MEDIA_TYPES: dict[Format, str] = {
     "diarized_json": formats.JSON,
 }
 
+ONE_CHANNEL = "the audio has one channel, and speakers are told apart by channel: all of it is one speaker's"
+
 
 @dataclass(frozen=True, slots=True)
 class FileTranscript:
@@ -83,11 +85,17 @@ def render(transcript: FileTranscript, format: Format, *, granularities: Sequenc
         case "vtt":
             return vtt(_lines(transcript))
         case "json":
-            return _encode(_with_warnings(transcript, {"text": whole_text(transcript.segments)} | _usage(transcript)))
+            return _encode(_ended(transcript, format, {"text": whole_text(transcript.segments)}))
         case "verbose_json":
             return _encode(_verbose(transcript, granularities))
         case "diarized_json":
             return _encode(_diarized(transcript))
+
+
+def warnings_of(transcript: FileTranscript, format: Format) -> list[str]:
+    """Those of the transcript, and what its reader must know of it in this format."""
+    alone = format == "diarized_json" and transcript.channels == 1
+    return transcript.warnings + ([ONE_CHANNEL] if alone else [])
 
 
 def spoken_line(transcript: FileTranscript, segment: FileSegment) -> str:
@@ -123,7 +131,7 @@ def _verbose(transcript: FileTranscript, granularities: Sequence[str]) -> dict[s
         found["segments"] = [_segment(transcript, number, each) for number, each in enumerate(spoken)]
     if "word" in granularities:
         found["words"] = [_word(word) for segment in spoken for word in segment.words]
-    return _with_warnings(transcript, found | _usage(transcript))
+    return _ended(transcript, "verbose_json", found)
 
 
 def _segment(transcript: FileTranscript, number: int, segment: FileSegment) -> dict[str, Any]:
@@ -153,15 +161,15 @@ def _diarized(transcript: FileTranscript) -> dict[str, Any]:
         "text": whole_text(transcript.segments),
         "segments": [diarized_segment(transcript, each) for each in _spoken(transcript)],
     }
-    return _with_warnings(transcript, found | _usage(transcript))
+    return _ended(transcript, "diarized_json", found)
 
 
-def _usage(transcript: FileTranscript) -> dict[str, Any]:
-    return {"usage": {"type": "duration", "seconds": round(transcript.duration_s)}}
-
-
-def _with_warnings(transcript: FileTranscript, found: dict[str, Any]) -> dict[str, Any]:
-    return found | ({"warnings": transcript.warnings} if transcript.warnings else {})
+def _ended(transcript: FileTranscript, format: Format, found: dict[str, Any]) -> dict[str, Any]:
+    """With what all objects end with."""
+    found["usage"] = {"type": "duration", "seconds": round(transcript.duration_s)}
+    if warnings := warnings_of(transcript, format):
+        found["warnings"] = warnings
+    return found
 
 
 def _spoken(transcript: FileTranscript) -> list[FileSegment]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,7 @@ from mediaworker.files.service import FileService
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
+from mediaworker.transcripts.file import ONE_CHANNEL
 
 __all__ = ["limit", "limited"]
 
@@ -178,6 +180,48 @@ def test_speakers_by_channel(client: OpenAI, stereo: tuple[Path, tuple[list[Any]
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
 
 
+@pytest.mark.parametrize("name", [None, "Ann"])
+def test_of_one_channel_there_is_one_speaker_and_a_warning(
+    client: OpenAI, speech: Speech, words: list[str], name: str | None
+) -> None:
+    """Also where two channels were mixed."""
+    path, _ = speech
+    asked: dict[str, Any] = {"model": "gpt-4o-transcribe-diarize", "file": path, "response_format": "diarized_json"}
+    if name is not None:
+        asked["extra_body"] = {"known_speaker_names[]": name, "channels": "mix"}
+    found: Any = client.audio.transcriptions.create(**asked)
+    assert [segment.text for segment in found.segments] == words
+    assert {segment.speaker for segment in found.segments} == {name or "A"}
+    assert found.warnings == [ONE_CHANNEL]
+    *events, done = client.audio.transcriptions.create(**asked, stream=True)
+    segments: Any = [event for event in events if event.type == "transcript.text.segment"]
+    assert [(segment.speaker, segment.text) for segment in segments] == [(name or "A", each) for each in words]
+    assert done.warnings == [ONE_CHANNEL]
+
+
+@pytest.mark.parametrize("language", ["English", "eng", "auto"])
+def test_languages_as_clients_write_them(client: OpenAI, speech: Speech, words: list[str], language: str) -> None:
+    found = client.audio.transcriptions.create(model="whisper-1", file=speech[0], language=language)
+    assert found.text == " ".join(words)
+
+
+def test_a_whisper_model_ignores_stream_for_subtitles(client: OpenAI, speech: Speech) -> None:
+    asked: dict[str, Any] = {"model": "whisper-1", "file": speech[0], "response_format": "srt"}
+    with client.audio.transcriptions.with_streaming_response.create(**asked, stream=True) as answer:
+        assert answer.read().decode() == str(client.audio.transcriptions.create(**asked))
+
+
+def test_thirty_requests_at_once_are_answered(running: Worker, speech: Speech, words: list[str]) -> None:
+    """Of one key, and more than wait for each other in order: two are served at once here."""
+    path, _ = speech
+    with (
+        OpenAI(base_url=f"{running.url}/v1", api_key="batch-key-1", max_retries=3) as asking,
+        ThreadPoolExecutor(30) as threads,
+    ):
+        asked = [threads.submit(asking.audio.transcriptions.create, model="whisper-1", file=path) for _ in range(30)]
+        assert {each.result().text for each in asked} == {" ".join(words)}
+
+
 def test_a_text_of_several_speakers_names_them(client: OpenAI, stereo: tuple[Path, Any]) -> None:
     path, _ = stereo
     split: Any = {"model": "whisper-1", "file": path, "extra_body": {"channels": "split"}}
@@ -310,9 +354,8 @@ def test_broken_files(client: OpenAI, tmp_path: Path) -> None:
         ({"chunking_strategy": {"type": "server_vad", "threshold": 3.0}}, "chunking_strategy"),
         ({"chunking_strategy": {"type": "client_vad"}}, "chunking_strategy"),
         ({"prompt": "x" * 9000}, "prompt"),
-        ({"stream": True, "response_format": "srt"}, "stream"),
+        ({"stream": True, "response_format": "srt", "model": "gpt-4o-transcribe"}, "stream"),
         ({"known_speaker_references": ["data:audio/wav;base64,AAAA"]}, "known_speaker_references"),
-        ({"response_format": "diarized_json"}, "response_format"),
     ],
 )
 def test_wrong_fields(client: OpenAI, speech: Speech, wrong: dict[str, Any], param: str) -> None:

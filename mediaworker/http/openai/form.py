@@ -14,11 +14,13 @@ from config import Endpointing
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
 from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.problem import described
 from mediaworker.transcripts.file import FORMATS, Format
 
 MAX_PROMPT_CHARS = 8000
 GRANULARITIES = ("word", "segment")
 TIMED: tuple[Format, ...] = ("srt", "vtt")
+STREAMED: tuple[Format, ...] = ("json", "text", "diarized_json")
 Fields = Mapping[str, Sequence[str]]
 
 
@@ -69,8 +71,10 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
         raise _bad("known_speaker_references", "not supported, since speakers are told apart by channel, not by voice")
     _number(fields, "temperature", 0.0, 1.0)  # decoding is greedy: a repeated request has the same answer
     stream = _boolean(fields, "stream")
-    if stream and format not in ("json", "text", "diarized_json"):
-        raise _bad("stream", f"cannot be combined with response_format={format}")
+    if stream and format not in STREAMED:
+        if not model.startswith("whisper-"):
+            raise _bad("stream", f"cannot be combined with response_format={format}")
+        stream = False  # OpenAI ignores it with its Whisper models
     channels: Channels = "split" if format == "diarized_json" else "mix"
     options = Options(
         language=_language(fields, can),
@@ -97,12 +101,12 @@ def no_model(name: str, models: Collection[str]) -> OpenAIError:
 
 def _language(fields: Fields, can: Can) -> str:
     """The one that is asked for; empty: the engine detects, as it does where several are possible."""
-    name, codes = "language", [_one(fields, "language").strip().lower()]
-    if not codes[0]:
-        name, codes = "languages", [code.strip().lower() for code in _many(fields, "languages") if code.strip()]
-    wanted = [languages.base(code) for code in codes]
+    name, asked = "language", [_one(fields, "language")]
+    if not languages.requested(asked[0]):
+        name, asked = "languages", [each for each in _many(fields, "languages") if languages.requested(each)]
+    wanted = [languages.requested(each) for each in asked]
     if wanted and not set(wanted) & set(can.languages):
-        unknown = ", ".join(map(repr, codes))
+        unknown = ", ".join(map(repr, asked))
         raise _bad(name, f"the engine does not know {unknown}; it knows {', '.join(sorted(can.languages))}")
     return wanted[0] if len(wanted) == 1 else ""
 
@@ -142,7 +146,7 @@ def _endpointing(fields: Fields, own: Endpointing) -> Endpointing | None:
     try:
         return msgspec.convert(known | wanted, Endpointing, strict=False)
     except msgspec.ValidationError as error:
-        raise _bad("chunking_strategy", str(error)) from None
+        raise _bad("chunking_strategy", described(error, {own: name for name, own in names.items()})) from None
 
 
 def _float(value: Any) -> float:

@@ -32,7 +32,15 @@ from mediaworker.http.openai.errors import OpenAIError, answering
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
 from mediaworker.http.uploads import BadUpload, receive
-from mediaworker.transcripts.file import MEDIA_TYPES, FileTranscript, diarized_segment, render, segment_id, spoken_line
+from mediaworker.transcripts.file import (
+    MEDIA_TYPES,
+    FileTranscript,
+    diarized_segment,
+    render,
+    segment_id,
+    spoken_line,
+    warnings_of,
+)
 
 MB = 1024 * 1024
 log = structlog.get_logger()
@@ -150,9 +158,9 @@ class TranscriptionAnswer:
         with _refusals():
             async with aclosing(self._work.segments()) as segments:
                 async for segment in segments:
-                    self._check()
+                    self._note_text()
                     found.append(segment)
-            self._check()
+            self._note_text()
         text = render(self._transcript(arranged(found)), self._form.format, granularities=self._form.granularities)
         return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
 
@@ -166,11 +174,10 @@ class TranscriptionAnswer:
                     async for segment in segments:
                         if segment is None:
                             if self._work.facts.opened is not None:
-                                self._check_format()
                                 begun = True  # until then, what is wrong with the file can be a status
                                 yield b": still at it\n\n"
                             continue
-                        self._check()
+                        self._note_text()
                         begun = True
                         mended = mend(last.get(segment.channel), segment)
                         last[segment.channel] = segment
@@ -181,26 +188,18 @@ class TranscriptionAnswer:
                             whole = longer
                             if self._form.format == "diarized_json":
                                 yield _event(diarized_segment(self._transcript(()), mended))
-                self._check()
+                self._note_text()
             yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
         except OpenAIError as error:
             if not begun:
                 raise
             yield b"event: error\ndata: " + error.body + b"\n\n"
 
-    def _check(self) -> None:
-        """As `_check_format`; notes when the first text was there."""
-        self._check_format()
+    def _note_text(self) -> None:
+        """Notes when the first text was there."""
         if not self._has_text:
             self._has_text = True
             self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
-
-    def _check_format(self) -> None:
-        """Raises OpenAIError when the format is none for this file."""
-        opened = self._work.facts.opened
-        if self._form.format == "diarized_json" and opened is not None and opened.channels == 1:
-            reason = "the file has one channel, and speakers are told apart by channel, not by voice"
-            raise OpenAIError(400, reason, param="response_format", code="one_channel")
 
     def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
         opened, ended = self._work.facts.opened, self._work.facts.ended
@@ -227,7 +226,7 @@ class TranscriptionAnswer:
 
     def _about(self, languages: Collection[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"languages": [{"code": code} for code in sorted(languages) if code]}
-        if warnings := self._transcript(()).warnings:
+        if warnings := warnings_of(self._transcript(()), self._form.format):
             found["warnings"] = warnings
         return found
 

@@ -15,7 +15,7 @@ from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, Owner
 from mediaworker.events.schema import CallRecord
 from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
-from mediaworker.http.problem import Problem
+from mediaworker.http.problem import Problem, described
 from mediaworker.http.query import choice, page_limit
 from mediaworker.transcripts.call import FORMATS, MEDIA_TYPES, TYPES, Format, render, segments
 
@@ -154,8 +154,10 @@ def parse_patch(body: bytes) -> Patch:
     """Raises Problem 400."""
     try:
         return msgspec.json.decode(body, type=Patch)
-    except (ValueError, RecursionError) as error:  # not the type, not UTF-8, nested too deep
-        raise Problem(400, str(error)) from None
+    except ValueError as error:
+        raise Problem(400, described(error)) from None
+    except RecursionError:
+        raise Problem(400, "the JSON is nested too deep") from None
 
 
 def _json(value: msgspec.Struct, status: int = 200) -> Response:

@@ -27,7 +27,7 @@ from mediaworker.files.service import FileService
 from mediaworker.http.auth import Access
 from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
-from mediaworker.http.problem import Problem
+from mediaworker.http.problem import Problem, described
 from mediaworker.http.query import choice, page_limit
 from mediaworker.http.uploads import BadUpload, receive
 from mediaworker.jobs.record import Job, Source, Webhook, public
@@ -147,8 +147,10 @@ class JobRoutes:
     async def _named(self, request: Request, access: Access) -> Job:
         try:
             wanted = msgspec.json.decode(await small_body(request), type=Wanted)
-        except (ValueError, RecursionError) as error:
-            raise Problem(400, str(error)) from None
+        except ValueError as error:
+            raise Problem(400, described(error)) from None
+        except RecursionError:
+            raise Problem(400, "the JSON is nested too deep") from None
         if not wanted.path:
             raise Problem(400, "`path` is missing; to send a file use multipart/form-data")
         try:
@@ -191,8 +193,8 @@ class JobRoutes:
         recognizer, jobs = self._files.recognizer, self._context.settings.jobs
         if source.bytes == 0:
             raise Problem(400, "the file is empty")
-        language = languages.base(wanted.language) if wanted.language else ""
-        if wanted.language and language not in recognizer.languages:
+        language = languages.requested(wanted.language)
+        if language and language not in recognizer.languages:
             known = ", ".join(sorted(recognizer.languages))
             raise Problem(400, f"language: {wanted.language!r} is none of the engine's: {known}")
         if wanted.webhook_url:
@@ -223,7 +225,7 @@ def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
     try:
         return msgspec.convert(found, Wanted, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem(400, str(error)) from None
+        raise Problem(400, described(error)) from None
 
 
 def _render(job: Job, segments: list[Any], format: Format) -> str:

@@ -76,6 +76,29 @@ def test_languages_and_hints() -> None:
     assert form(prompt="Ann calls", **{"keywords[]": ["Bob", "Eve"]}).options.prompt == "Ann calls Bob, Eve"
 
 
+@pytest.mark.parametrize("asked", ["English", "english ", "eng", "EN", "en-GB", "en_US", " en "])
+def test_a_language_has_several_spellings(asked: str) -> None:
+    """Its name, its codes of ISO 639-1 to 639-3, and those with a region."""
+    assert form(language=asked).options.language == form(**{"languages[]": [asked]}).options.language == "en"
+
+
+@pytest.mark.parametrize(("asked", "code"), [("ger", "de"), ("deu", "de"), ("Mandarin", "zh"), ("chi", "zh")])
+def test_both_codes_of_a_language_and_its_other_names_are_known(asked: str, code: str) -> None:
+    assert form(language=asked).options.language == code
+
+
+@pytest.mark.parametrize("asked", ["auto", "AUTO", "", " "])
+def test_auto_leaves_the_language_to_the_engine(asked: str) -> None:
+    assert form(language=asked).options.language == ""
+    assert form(**{"languages[]": [asked, asked]}).options.language == ""
+
+
+@pytest.mark.parametrize("asked", ["klingon", "automatic", "xx", "e", "en glish", "tlh"])
+def test_what_is_no_language_is_named_as_it_was_written(asked: str) -> None:
+    with pytest.raises(OpenAIError, match=f"does not know {asked!r}; it knows de, en, zh"):
+        form(language=asked)
+
+
 def test_words_only_where_they_are_shown() -> None:
     assert form(response_format="srt").options.words
     assert not form(response_format="verbose_json").options.words
@@ -91,6 +114,10 @@ def test_words_only_where_they_are_shown() -> None:
     [
         ({"include[]": "logprobs"}, "include: log probabilities are not available"),
         ({"stream": "true", "response_format": "srt"}, "stream: cannot be combined with response_format=srt"),
+        (
+            {"stream": "true", "response_format": "vtt", "model": "gpt-4o-transcribe"},
+            "stream: cannot be combined with response_format=vtt",
+        ),
         ({"language": "xx"}, "language: the engine does not know 'xx'; it knows de, en, zh"),
         ({"stream": "yes"}, "stream: must be true or false"),
         ({"temperature": "7"}, "temperature: must be a number from 0 to 1"),
@@ -140,7 +167,19 @@ def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
         ),
         (
             {"chunking_strategy": '{"type": "server_vad", "threshold": 1.5}'},
-            "chunking_strategy: Expected `float` <= 1.0 - at `$.enter`",
+            "chunking_strategy: threshold: must be a number <= 1.0",
+        ),
+        (
+            {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": "long"}'},
+            "chunking_strategy: silence_duration_ms: must be a whole number, not text",
+        ),
+        (
+            {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": -1}'},
+            "chunking_strategy: silence_duration_ms: must be a whole number >= 0",
+        ),
+        (
+            {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "5000"},
+            "chunking_strategy: prefix_padding_ms: must be a whole number <= 1000",
         ),
         ({"languages[]": ["xx", "yy"]}, "languages: the engine does not know 'xx', 'yy'; it knows de, en, zh"),
     ],
@@ -160,6 +199,13 @@ def test_fields_at_their_limits_are_taken() -> None:
     assert form(chunking_strategy="auto").options.endpointing is None
     assert form(stream="1", response_format="text").stream and not form(stream="false").stream
     assert form(condition_on_previous_text="true").options.condition_on_previous_text
+
+
+@pytest.mark.parametrize("format", ["srt", "vtt", "verbose_json"])
+def test_a_whisper_model_ignores_stream_where_a_format_has_none(format: str) -> None:
+    asked = {"model": "whisper-1", "response_format": format}
+    assert form(stream="true", **asked) == form(**asked) and not form(**asked).stream
+    assert form(stream="true", model="whisper-1").stream
 
 
 def test_speakers_are_told_apart_by_channel_where_they_are_shown() -> None:

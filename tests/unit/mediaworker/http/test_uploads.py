@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from mediaworker.files.disk import MB, DiskFull, IncomingFile
 from mediaworker.http.problem import Problem
+from mediaworker.http.resources.calls import parse_patch
 from mediaworker.http.resources.jobs import Wanted, parse_fields
 from mediaworker.http.uploads import BadUpload, Upload, receive
 
@@ -93,6 +94,32 @@ def test_mutated_it_is_refused_or_taken(folder: Path, data: st.DataObject) -> No
         assert not isinstance(error, BadUpload) or 400 <= error.status < 500
     else:
         assert len(audio) <= len(body) and isinstance(upload.filename, str)
+
+
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        ("filename*=UTF-8''%C3%BCber%20a.wav", "über a.wav"),
+        ("filename*=utf-8'en'a.sln16", "a.sln16"),
+        ("filename*=iso-8859-1''%FCber.wav", "über.wav"),
+        ("filename*=nothing''a.wav", "a.wav"),
+        ('filename*0="a"; filename*1="b.wav"', "ab.wav"),
+        ("filename=\"plain.wav\"; filename*=UTF-8''other.wav", "plain.wav"),
+    ],
+)
+def test_a_file_is_one_by_its_extended_name_alone(folder: Path, filename: str, name: str) -> None:
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; {filename}\r\n\r\n'.encode()
+    assert taken(folder, [head + AUDIO + b"\r\n" + END]) == (Upload(name, {}), AUDIO)
+
+
+@given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=40))
+def test_of_any_extended_name_there_is_an_answer(folder: Path, filename: str) -> None:
+    for more in (f"filename*={filename}", f"filename*{filename}", f"filename*0*={filename}; filename*1={filename}"):
+        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; {more}\r\n\r\n'.encode("latin-1")
+        try:
+            assert taken(folder, [head + AUDIO + b"\r\n" + END])[1] == AUDIO
+        except BadUpload as bad:
+            assert bad.status == 400
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=80))
@@ -217,6 +244,38 @@ def test_fields_mean_what_they_say() -> None:
     assert wanted == Wanted(
         language="en", channels="split", speakers=["Ann", "Bo"], condition_on_previous_text=True, prompt="last"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ({"tempo": ["fast"]}, "there is no field `tempo`"),
+        ({"channels": ["both"]}, "channels: must not be 'both'"),
+        ({"words": ["perhaps"]}, "words: must be true or false, not text"),
+        ({"speakers": ["x"] * 65}, "speakers: must be a list of length <= 64"),
+        ({"prompt": ["x" * 8001]}, "prompt: must be text of length <= 8000"),
+    ],
+)
+def test_what_is_wrong_with_a_field_reads_well(fields: dict[str, list[str]], detail: str) -> None:
+    with pytest.raises(Problem) as problem:
+        parse_fields(fields)
+    assert problem.value.detail == detail
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"names": {"a": 3}}', "names: must be text, not a whole number"),
+        (b'{"language": 4}', "language: must be text or null, not a whole number"),
+        (b"[]", "must be an object, not a list"),
+        (b'{"int": 1}', "there is no field `int`"),
+        (b'{"language": "\xff"}', "the text is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_change_of_a_call_reads_well(body: bytes, detail: str) -> None:
+    with pytest.raises(Problem) as problem:
+        parse_patch(body)
+    assert problem.value.detail == detail
 
 
 @pytest.mark.parametrize(
