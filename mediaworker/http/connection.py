@@ -9,6 +9,7 @@ it sees every byte that passes, learns from the application's own messages when 
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
@@ -19,7 +20,8 @@ from websockets.frames import Close, CloseCode, Frame, Opcode
 
 from config.counters import counter
 from mediaworker.http.fragments import FragmentCounter
-from mediaworker.http.request_watch import BadRequest, RequestWatch
+from mediaworker.http.openai.errors import PREFIXES, OpenAIError
+from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestWatch
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
@@ -29,6 +31,10 @@ MAX_FRAGMENTS = 4096
 """Fragments of one WebSocket message: each costs memory, even an empty one."""
 CONNECTION = "mediaworker.connection"
 """Where the state of an ASGI scope has its `GuardedConnection`."""
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""May be sent before any answer, and is ignored (RFC 9110 section 15.2)."""
+PROBE_S = 1.0
+"""Before it is sent once more; then twice as long each time, since some clients count such answers."""
 FIN = 0x80
 VIOLATIONS = (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG)
 """What uvicorn closes a WebSocket with because of the peer's frames."""
@@ -85,7 +91,10 @@ class GuardedConnection(asyncio.Protocol):
         self._refused = self._unanswered = False
         """Whether we have closed it with an answer of our own, and whether uvicorn's ping has not been answered."""
         self.lingering = False
-        """uvicorn has closed it, and the rest of an answered request is still read and dropped."""
+        """It has had its last answer, and what the peer still sends is read and dropped."""
+        self._half_closed_since: float | None = None
+        """Since when the peer sends no more, and waits for an answer or is gone."""
+        self._probe_at = 0.0
         self._receiving = False
         self._inner_paused = self._held = self._paused = False
         """Whether uvicorn wants no more to be read, whether we want that, and what the transport was told."""
@@ -114,7 +123,8 @@ class GuardedConnection(asyncio.Protocol):
         self._guard.connections.discard(self)
         if self._inner is not None:
             self._guard.limit.leave(self._peer)
-            self._inner.connection_lost(exc)
+            if not self._refused:
+                self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is None or self.transport.is_closing():
@@ -137,7 +147,16 @@ class GuardedConnection(asyncio.Protocol):
             self._deliver(data)
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._inner is not None else None
+        """True keeps our side open: of a peer that may have closed its side alone, and waits for the answer.
+
+        Nothing tells it from one that is gone, before it is sent something: that resets the connection.
+        """
+        plain = self._fragments is None and self.transport.get_extra_info("ssl_object") is None
+        if not plain or self.lingering or not self._watch.awaited or self._watch.answer_begun:
+            return None
+        if self._half_closed_since is None:
+            self._half_closed_since = self._probe_at = self._loop.time()
+        return True
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
@@ -156,12 +175,14 @@ class GuardedConnection(asyncio.Protocol):
         self._watch.answer_begun = True
 
     def answer_ended(self) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         try:
             self._deliver(self._watch.answered(self._loop.time()))
         except BadRequest as bad:
             self._refuse_bad(bad)
+        if self._half_closed_since is not None and not self._watch.awaited:
+            self.transport.close()
 
     # -- from uvicorn, by way of WatchedTransport ---------------------------------------------------------------------
 
@@ -184,11 +205,8 @@ class GuardedConnection(asyncio.Protocol):
         if self._unanswered:  # by whoever does not answer pings: to close would wait until what is left has been sent
             self._guard.counters.slow_readers += self._unread_since is not None
             self.transport.abort()
-        elif self._fragments is None and self._watch.unread and not self.lingering and not self._refused:
-            self.lingering, self._inner_paused = True, False
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            self._update_reading()
+        elif self._fragments is None and self._watch.unread and not self.lingering:
+            self._begin_lingering()
         else:
             self.transport.close()
 
@@ -209,6 +227,8 @@ class GuardedConnection(asyncio.Protocol):
         elif self._fragments is None:  # the peer of a WebSocket that is open is asked by pings
             self._check_unread(now, self._unread_since)
             self._check_request(now)
+            if self._half_closed_since is not None:
+                self._check_half_closed(now, now - self._half_closed_since)
 
     def _check_unread(self, now: float, since: float | None) -> None:
         if since is not None and now - since > self._guard.stall_s:
@@ -238,12 +258,29 @@ class GuardedConnection(asyncio.Protocol):
                 self._receiving = False
         self._update_reading()
 
+    def _check_half_closed(self, now: float, since_s: float) -> None:
+        """Find out whether a peer that sends no more reads no more either. One of HTTP/1.0 cannot be asked."""
+        asked = self._watch.takes_interim
+        reset = self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if reset or (not asked and since_s > UNREAD_SILENT_S):
+            self.transport.abort()
+        elif asked and now >= self._probe_at and not self._watch.answer_begun:
+            self.transport.write(INTERIM)
+            self._probe_at = now + max(PROBE_S, since_s)
+
+    def _begin_lingering(self) -> None:
+        self.lingering, self._inner_paused, self._held = True, False, False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._update_reading()
+
     def _linger(self, data: bytes) -> None:
-        """Read the rest of a request that has been answered by the last answer here, for the peer to see that."""
+        """Read what comes behind the last answer, for the peer to see that."""
+        now = self._loop.time()
         try:
-            self._watch.receive(data, self._loop.time())
+            self._watch.receive(data, now)
         except BadRequest:
-            self.transport.close()
+            self._watch.refuse(now)
         if self._watch.floods or not self._watch.unread:
             self.transport.close()
 
@@ -267,12 +304,13 @@ class GuardedConnection(asyncio.Protocol):
         """Answer, when no answer has begun, and close. What uvicorn still writes goes nowhere."""
         self._refused = True
         if not self._watch.answer_begun:
-            body = refusal_body(status, detail)
-            fields = [("Content-Type", PROBLEM), ("Content-Length", str(len(body))), ("Connection", "close")]
-            head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
-            head += [f"{name}: {value}" for name, value in (*fields, *refusal_headers(status))]
-            self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-        self.transport.close()
+            self.transport.write(_refusal(status, detail, self._watch.path))
+        if self._inner is None:
+            self.transport.close()
+            return
+        self._inner.connection_lost(ConnectionAbortedError())  # nobody waits for what the application is doing
+        self._watch.refuse(self._loop.time())
+        self._begin_lingering()
 
     def _note_violation(self, reason: str) -> None:
         self._guard.counters.bad_requests += 1
@@ -333,6 +371,17 @@ def watch_answers(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send_http if scope["type"] == "http" else send_websocket)
 
     return watched
+
+
+def _refusal(status: int, detail: str, path: str) -> bytes:
+    """A whole answer, in the form that clients of the path expect."""
+    openai = path.startswith(PREFIXES)
+    body = OpenAIError(status, detail).body if openai else refusal_body(status, detail)
+    kind = "application/json" if openai else PROBLEM
+    fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
+    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+    head += [f"{name}: {value}" for name, value in (*fields, *refusal_headers(status))]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
 def _close_frame(data: bytes) -> Close | None:

@@ -36,7 +36,7 @@ class Problem(Exception):
         return Response(msgspec.json.encode(body), self.status, self.headers, "application/problem+json")
 
 
-def described(error: ValueError, names: Mapping[str, str] = {}) -> str:
+def described(error: Exception, names: Mapping[str, str] = {}) -> str:
     """What is wrong with fields that somebody has sent, for them to read: the field, and what it must be.
 
     Args:

@@ -43,7 +43,11 @@ class RequestWatch:
         self._parser = h11.Connection(h11.SERVER, MAX_HEAD)
         self._whole = self._measured = False
         """All of the request has been received; its body says how long it is."""
-        self._answered = False
+        self._answered = self._dropping = False
+        self.path = ""
+        """Of the request; empty while its head has not come."""
+        self.takes_interim = False
+        """Whether the request's sender may be sent answers of status 1xx (RFC 9110 section 15.2)."""
         self.answer_begun = False
         self.later = b""
         """Bytes behind the request, which wait until it has been answered."""
@@ -57,8 +61,13 @@ class RequestWatch:
 
     @property
     def unread(self) -> bool:
-        """Whether the body of the request is still coming."""
-        return self._parser.their_state is h11.SEND_BODY
+        """Whether something is still coming that is read for the peer's sake alone, or the body of the request."""
+        return self._dropping or self._parser.their_state is h11.SEND_BODY
+
+    @property
+    def awaited(self) -> bool:
+        """Whether all of a request has come, and its answer has not been given."""
+        return self._whole and not self._answered
 
     @property
     def floods(self) -> bool:
@@ -68,6 +77,9 @@ class RequestWatch:
 
     def receive(self, data: bytes, now: float) -> bytes:
         """The part of the data that the server may see now. Raises BadRequest."""
+        if self._dropping:
+            self._expect_body(len(data), now)
+            return b""
         passed = self._follow(data)
         while self._whole and self._answered:  # answered before all of its body had come
             passed += self._next_request()
@@ -83,6 +95,11 @@ class RequestWatch:
         self._expect(0, now)
         return passed
 
+    def refuse(self, now: float) -> None:
+        """The last answer of the connection has been given. Whatever still comes is read for a while and dropped."""
+        self._answered = self._dropping = True
+        self._expect_body(0, now)
+
     def overdue(self, now: float) -> Literal["", "silent", "late"]:
         """`late`: a request did not come in time. `silent`: nothing came, or nothing that anybody waits for."""
         if self._deadline is None or now < self._deadline:
@@ -97,7 +114,7 @@ class RequestWatch:
             self._deadline = max(self._deadline, now + self._stall_s)
 
     def _next_request(self) -> bytes:
-        self._parser = h11.Connection(h11.SERVER, MAX_HEAD)
+        self._parser, self.path = h11.Connection(h11.SERVER, MAX_HEAD), ""
         self._whole = self._answered = self.answer_begun = False
         data, self.later = self.later, b""
         return self._follow(data) if data else b""
@@ -113,6 +130,8 @@ class RequestWatch:
             except h11.RemoteProtocolError as error:
                 raise BadRequest(error.error_status_hint) from None
             if isinstance(event, h11.Request):
+                self.path = event.target.decode("latin-1").partition("?")[0]
+                self.takes_interim = event.http_version == b"1.1"
                 _check(event)
                 self._measured = any(name == b"content-length" for name, _ in event.headers)
             elif isinstance(event, h11.EndOfMessage):
