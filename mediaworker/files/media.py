@@ -29,6 +29,16 @@ SILENCE_S = 1.0
 """Longest piece in which a gap is made."""
 HEADS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"#!AM", b"\x1aE\xdf\xa3")
 """A file that begins so has a header, whatever it is called."""
+TAGS = (b"ID3", b"TAG", b"APETAGEX", b"LYRICSBEGIN")
+"""What stands before and behind the sound of MP3 and AAC files, and so in the midst of joined ones."""
+CLOCKLESS = ("aac", "ac3", "amr", "dts", "eac3", "loas", "mp3")
+"""Formats without times: FFmpeg makes them up, by the rate that the file begins with."""
+GAPLESS = ("flac", "mpegts", "ogg")
+"""Formats in which something is missing where their time goes on without sound."""
+DTX_S = 0.45
+"""What Opus may leave out when nobody speaks: 400 ms, and a frame."""
+CLAIM_S = 60.0
+"""After so much audio the length of a file is known by the part of it that has been read."""
 Floats = NDArray[np.float32]
 
 
@@ -50,9 +60,10 @@ class MediaFile:
     """
 
     def __init__(self, file: BinaryIO, name: str, *, channels: Channels, max_s: float) -> None:
-        self._max_s = max_s
-        self.damaged = 0
-        if file.seek(0, os.SEEK_END) == 0:
+        self._file, self._max_s = file, max_s
+        self._errors = self._holes = 0
+        self._bytes = file.seek(0, os.SEEK_END)
+        if not self._bytes:
             raise MediaError("empty", "the file is empty")
         file.seek(0)
         self._container = _open(file, name)
@@ -63,13 +74,19 @@ class MediaFile:
         self.codec: str = context.name
         duration = self._container.duration
         self.duration_s = duration / av.time_base if duration is not None and duration > 0 else None
+        self._claims_s = 0.0
         if self.duration_s is not None and self.duration_s > max_s:
-            self._too_long(self.duration_s)
+            self._claims_s, self.duration_s = self.duration_s, None
         count = context.channels if context.channels is not None else 0
         if not 1 <= count <= MAX_CHANNELS:
             raise MediaError("channels", f"the audio has {count} channels; 1 to {MAX_CHANNELS} can be read")
         self.channels: int = count if channels == "split" else 1
         self._start_s = (self._container.start_time or 0) / av.time_base
+        self._timed_hz = context.sample_rate if self.container in CLOCKLESS else 0
+        """The rate by which times were made up, which are wrong from the first frame of another one on; 0: the file's
+        own times."""
+        self._timed = True
+        self._hole_s = (DTX_S if self.codec == "opus" else 0.0) if self.container in GAPLESS else float("inf")
         self._timeline: SourceTimeline[Any] = SourceTimeline(longest_gap_s=max_s, channels=count)
         self._convert: _Converter | None = None
 
@@ -78,7 +95,9 @@ class MediaFile:
         heard = False
         for frame in self._frames():
             heard = True
-            time_s = None if frame.pts is None else float(frame.pts * frame.time_base) - self._start_s
+            self._timed = self._timed and self._timed_hz in (0, frame.sample_rate)
+            timed = self._timed and frame.pts is not None
+            time_s = float(frame.pts * frame.time_base) - self._start_s if timed else None
             for silence, placed in self._timeline.place(SourceFrame(frame, time_s, frame.samples, frame.sample_rate)):
                 yield from self._placed(placed, silence)
         for silence, placed in self._timeline.finish():
@@ -87,6 +106,11 @@ class MediaFile:
             raise MediaError("unreadable", f"none of the audio could be decoded ({self.codec} in {self.container})")
         if self._convert is not None:
             yield from self._convert.flush()
+
+    @property
+    def damaged(self) -> int:
+        """Places at which something could not be decoded, or is missing."""
+        return max(self._errors, self._holes)
 
     @property
     def jumps(self) -> int:
@@ -104,7 +128,7 @@ class MediaFile:
             except MemoryError:
                 raise
             except (av.error.FFmpegError, OSError):
-                self.damaged += 1  # cut off: what came before it counts
+                self._errors += 1  # cut off: what came before it counts
                 packet = None
             if packet is None:
                 return
@@ -113,22 +137,30 @@ class MediaFile:
             except av.error.EOFError:
                 return
             except (av.error.FFmpegError, ValueError):
-                self.damaged += 1
+                self._errors += not bytes(packet).startswith(TAGS)
 
     def _placed(self, frame: Any, silence: int) -> Iterator[NDArray[np.int16]]:
+        if self._convert is not None and silence / frame.sample_rate > self._hole_s:
+            self._holes += 1
         kind = (frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate)
         if self._convert is None or self._convert.kind != kind:
             if self._convert is not None:
                 yield from self._convert.flush()
             self._convert = _Converter(kind, self.channels)
         convert, rate_hz = self._convert, frame.sample_rate
-        if self._timeline.position_s > self._max_s:
-            self._too_long(self._timeline.position_s)
+        self._check_length(self._timeline.position_s)
         while silence:
             piece = min(silence, round(SILENCE_S * rate_hz))
             yield from convert.feed(np.zeros((self.channels, piece), np.float32))
             silence -= piece
         yield from convert.feed(convert.samples(frame))
+
+    def _check_length(self, position_s: float) -> None:
+        """A file may say wrongly that it is too long: what has been read of it must say so too."""
+        if position_s > self._max_s:
+            self._too_long(position_s)
+        if self._claims_s and position_s > CLAIM_S and position_s * self._bytes > self._max_s * self._file.tell():
+            self._too_long(self._claims_s)
 
     def _too_long(self, seconds: float) -> NoReturn:
         allowed = self._max_s / 3600

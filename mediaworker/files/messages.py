@@ -69,7 +69,7 @@ class Progress(FramedMessage, frozen=True):
 class Ended(FramedMessage, frozen=True):
     duration_s: float
     damaged: int
-    """Packets that could not be decoded: silence in their place."""
+    """Places at which something could not be decoded, or is missing: silence stands there."""
     jumps: int = 0
     """Times that the clock of the file was wrong or was set back."""
 

@@ -43,7 +43,7 @@ class FileTranscript:
     channels: int = 1
     speakers: Sequence[str] = ()
     damaged: int = 0
-    """Packets that could not be decoded."""
+    """Places at which something could not be decoded, or is missing."""
     jumps: int = 0
     """Times that the file's clock was wrong or was set back."""
 
@@ -54,7 +54,8 @@ class FileTranscript:
         if failed := sum(segment.error is not None for segment in self.segments):
             found.append(f"{failed} of {len(self.segments)} stretches of speech could not be recognised")
         if self.damaged:
-            found.append(f"the file is damaged or cut off: silence stands for {self.damaged} packets")
+            places = "in one place" if self.damaged == 1 else f"in {self.damaged} places"
+            found.append(f"the file is damaged or cut off: {places} silence stands for what cannot be decoded")
         if self.jumps:
             found.append(
                 f"the file's clock jumped {self.jumps} times: what follows may have other times than in a player"
@@ -75,15 +76,16 @@ class FileTranscript:
 
 def render(transcript: FileTranscript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
     """`granularities`: of `verbose_json`, `segment` and `word`."""
+    end_ms = round(1000 * transcript.duration_s) or None
     match format:
         case "text" if transcript.channels > 1:
             return plain_text(_lines(transcript))
         case "text":
             return f"{whole_text(transcript.segments)}\n"
         case "srt":
-            return srt(_lines(transcript))
+            return srt(_lines(transcript), end_ms=end_ms)
         case "vtt":
-            return vtt(_lines(transcript))
+            return vtt(_lines(transcript), end_ms=end_ms)
         case "json":
             return _encode(_ended(transcript, format, {"text": whole_text(transcript.segments)}))
         case "verbose_json":

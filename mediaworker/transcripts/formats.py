@@ -49,20 +49,23 @@ def plain_text(lines: Iterable[SpokenLine], *, clocks: bool = False) -> str:
     )
 
 
-def srt(lines: Iterable[SpokenLine]) -> str:
-    """The speaker's name stands before the first of a line's cues, and takes its place there."""
+def srt(lines: Iterable[SpokenLine], *, end_ms: int | None = None) -> str:
+    """The speaker's name stands before the first of a line's cues, and takes its place there.
+
+    `end_ms`: of what is shown meanwhile; no cue stays longer. None: nobody knows.
+    """
     blocks = []
-    for number, (cue, line, first) in enumerate(_shown(lines, named=True), 1):
+    for number, (cue, line, first) in enumerate(_shown(lines, end_ms, named=True), 1):
         # `-->` is SubRip's own; the name and the text may make one together.
         said = re.sub("--+>", "->", (_prefix(line) if first else "") + "\n".join(cue.lines))
         blocks.append(f"{number}\n{_times(cue, ',')}\n{said}\n")
     return "\n".join(blocks)
 
 
-def vtt(lines: Iterable[SpokenLine]) -> str:
-    """The speaker's name is in a voice tag of every cue."""
+def vtt(lines: Iterable[SpokenLine], *, end_ms: int | None = None) -> str:
+    """The speaker's name is in a voice tag of every cue. `end_ms`: see `srt`."""
     blocks = ["WEBVTT\n"]
-    for cue, line, _ in _shown(lines, named=False):
+    for cue, line, _ in _shown(lines, end_ms, named=False):
         voice = f"<v {_escape(line.speaker)}>" if line.speaker else ""
         said = _escape("\n".join(cue.lines))
         blocks.append(f"{_times(cue, '.')}\n{voice}{said}\n")
@@ -80,11 +83,11 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(lines: Iterable[SpokenLine], *, named: bool) -> list[tuple[Cue, SpokenLine, bool]]:
+def _shown(lines: Iterable[SpokenLine], end_ms: int | None, *, named: bool) -> list[tuple[Cue, SpokenLine, bool]]:
     """By their start, with the line of each and whether it is the line's first. One speaker's never overlap."""
     shown: list[tuple[Cue, SpokenLine, bool]] = []
     free_ms: dict[str, int] = {}
-    for line, next_ms in _nexts(lines):
+    for line, next_ms in _nexts(lines, end_ms):
         start_ms = max(line.start_ms, free_ms.get(line.speaker, 0))
         indent = columns(_prefix(line)) if named else 0
         found = cues(line.text, line.words, start_ms, line.end_ms, indent=indent, until_ms=next_ms)
@@ -93,8 +96,9 @@ def _shown(lines: Iterable[SpokenLine], *, named: bool) -> list[tuple[Cue, Spoke
     return sorted(shown, key=lambda each: each[0].start_ms)
 
 
-def _nexts(lines: Iterable[SpokenLine]) -> Iterator[tuple[SpokenLine, int | None]]:
-    """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over."""
+def _nexts(lines: Iterable[SpokenLine], end_ms: int | None) -> Iterator[tuple[SpokenLine, int | None]]:
+    """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over. Behind
+    the last there is the end."""
     cleaned = (
         replace(each, start_ms=max(0, each.start_ms), text=one_line(each.text), speaker=one_line(each.speaker))
         for each in lines
@@ -106,7 +110,7 @@ def _nexts(lines: Iterable[SpokenLine]) -> Iterator[tuple[SpokenLine, int | None
     for line in reversed(spoken):
         over = bisect_left(starts, max(line.end_ms, line.start_ms + 1))
         after = [*starts[over : over + 1], *own_ms.get(line.speaker, [])]
-        nexts.append(min(after, default=None))
+        nexts.append(min(after, default=end_ms))
         own_ms[line.speaker] = [line.start_ms]
     return zip(spoken, reversed(nexts), strict=True)
 

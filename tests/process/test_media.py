@@ -27,7 +27,7 @@ from lab.media.material import LAG_S, LATE_S
 from lab.patience import timeout, until
 from mediaworker.files import decoder_process
 from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
-from mediaworker.files.media import RATE_HZ, MediaFile
+from mediaworker.files.media import RATE_HZ, MediaError, MediaFile
 from mediaworker.files.messages import Chunk, Ended, Failed, FromReader, Opened
 
 SETTINGS = Files()
@@ -377,6 +377,97 @@ def test_recordings_one_behind_the_other_are_heard_to_the_end(suffix: str, tmp_p
         path.write_bytes(b"".join(random.choices(parts, k=random.randint(2, 4))))
         seconds, damaged = counted(path.read_bytes())
         assert seconds - 0.001 <= decoded(path).shape[1] / RATE_HZ <= seconds + 0.001 + 0.06 * damaged
+
+
+TONE = (8000 * np.sin(np.arange(20 * RATE_HZ) * 0.05)).astype(np.int16)
+
+
+def encoded(folder: Path, name: str, codec: str, rate: int) -> bytes:
+    material.encode(folder / name, TONE, codec, rate)
+    return (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["flac", "oga", "ogg", "ts"])
+@pytest.mark.parametrize("how", ["left out", "zeros", "noise"])
+def test_a_hole_where_sound_should_be_is_told(suffix: str, how: str, tmp_path: Path) -> None:
+    """FFmpeg passes over it without a word."""
+    path = tmp_path / f"hole.{suffix}"
+    data = encoded(tmp_path, path.name, *JOINED[suffix])
+    size, half = len(data) // 8, len(data) // 2
+    instead = {"left out": b"", "zeros": bytes(size), "noise": Random(3).randbytes(size)}[how]
+    path.write_bytes(data[:half] + instead + data[half + size :])
+    with path.open("rb") as file:
+        media = MediaFile(file, path.name, channels="mix", max_s=1000.0)
+        assert sum(block.shape[1] for block in media.blocks()) == pytest.approx(20 * RATE_HZ, abs=RATE_HZ // 10)
+        assert media.damaged
+
+
+@pytest.mark.parametrize("suffix", JOINED)
+def test_nothing_is_told_of_a_file_that_is_whole_or_joined_of_such(suffix: str, tmp_path: Path) -> None:
+    data = encoded(tmp_path, f"one.{suffix}", *JOINED[suffix])
+    for name, many in (("one", data), ("three", data * 3)):
+        if (suffix, name) == ("amr", "three"):
+            continue  # the head of the second takes some of its frames with it
+        with io.BytesIO(many) as file:
+            media = MediaFile(file, f"{name}.{suffix}", channels="mix", max_s=1000.0)
+            for _ in media.blocks():
+                pass
+            assert media.damaged == 0, name
+
+
+def test_pauses_that_opus_leaves_out_are_no_holes(tmp_path: Path) -> None:
+    """At most 400 ms of each, as encoders do with DTX."""
+    voice = av.open(io.BytesIO(encoded(tmp_path, "voice.ogg", "libopus", 48000)))
+    path = tmp_path / "dtx.ogg"
+    with voice, av.open(path, "w") as written:
+        source = voice.streams.audio[0]
+        stream = written.add_stream_from_template(source)
+        for number, packet in enumerate(voice.demux(source)):
+            if packet.dts is not None and number % 100 < 80:
+                packet.stream = stream
+                written.mux(packet)
+    with path.open("rb") as file:
+        media = MediaFile(file, path.name, channels="mix", max_s=1000.0)
+        assert sum(block.shape[1] for block in media.blocks()) > 15 * RATE_HZ and media.damaged == 0
+
+
+@pytest.mark.parametrize("codec", ["mp3", "aac"])
+@pytest.mark.parametrize("rates", [(8000, 48000), (16000, 44100), (44100, 16000), (48000, 8000, 48000)])
+def test_another_rate_from_some_frame_on_is_no_damage(codec: str, rates: tuple[int, ...], tmp_path: Path) -> None:
+    """FFmpeg makes the times of these up by the first rate: at six times that, its frames seem to lie far apart."""
+    encoder = {"mp3": "libmp3lame", "aac": "aac"}[codec]
+    data = b"".join(encoded(tmp_path, f"{rate}.{codec}", encoder, rate) for rate in rates)
+    with io.BytesIO(data) as file:
+        media = MediaFile(file, f"joined.{codec}", channels="mix", max_s=1000.0)
+        found = np.concatenate(list(media.blocks()), axis=1)[0]
+    assert len(found) / RATE_HZ == pytest.approx(20 * len(rates), abs=0.25 * len(rates)) and media.damaged == 0
+    windows = np.abs(found[: len(found) // 320 * 320].reshape(-1, 320).astype(int)).max(axis=1)
+    assert np.count_nonzero(windows < 1000) < 25 * len(rates), "no silence between frames"
+
+
+@pytest.mark.parametrize("frames", [4_000_000, 10_000_000, 2**31, 2**32 - 1])
+def test_a_length_that_is_wrong_keeps_no_file_out(frames: int, tmp_path: Path) -> None:
+    """Of a Xing header, which says 29 hours and more."""
+    material.encode(tmp_path / "short.mp3", np.tile(TONE, 4), "libmp3lame", 44100)
+    data = bytearray((tmp_path / "short.mp3").read_bytes())
+    at = data.index(b"Info") + 8
+    data[at : at + 4] = frames.to_bytes(4, "big")
+    (tmp_path / "lies.mp3").write_bytes(data)
+    (chunks,) = read_all([tmp_path / "lies.mp3"]).values()
+    opened, ended = chunks.said[0], chunks.said[-1]
+    assert isinstance(opened, Opened) and opened.duration_s is None
+    assert isinstance(ended, Ended) and ended.duration_s == pytest.approx(80, abs=1)
+
+
+def test_a_length_that_is_right_is_believed_before_all_has_been_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.flac"
+    material.mostly_silent(path, 0.5, clips=2)
+    with path.open("rb") as file:
+        media, found_s = MediaFile(file, path.name, channels="mix", max_s=1200.0), 0.0
+        with pytest.raises(MediaError, match=r"the audio is 0\.5 h or longer; 0\.333333 h are allowed"):
+            for block in media.blocks():
+                found_s += block.shape[1] / RATE_HZ
+    assert found_s < 600
 
 
 @pytest.mark.parametrize(

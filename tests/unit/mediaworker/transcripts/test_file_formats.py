@@ -25,7 +25,7 @@ def test_text() -> None:
 
 def test_json() -> None:
     failed = ["1 of 2 stretches of speech could not be recognised"]
-    damaged = ["the file is damaged or cut off: silence stands for 3 packets"]
+    damaged = ["the file is damaged or cut off: in 3 places silence stands for what cannot be decoded"]
     usage = {"type": "duration", "seconds": 61}
     assert json.loads(render(ONE, "json")) == {"text": "Hello there.", "usage": usage, "warnings": failed}
     assert json.loads(render(TWO, "json"))["warnings"] == damaged

@@ -6,6 +6,7 @@ import html
 import re
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 
 from lab.media.subtitles import CALL, LINES, LONG, written
@@ -42,6 +43,7 @@ def test_nothing_said_is_a_file_too() -> None:
 
 def test_nobody_named() -> None:
     assert srt([SpokenLine(0, 1500, "Good morning.")]) == "1\n00:00:00,000 --> 00:00:01,500\nGood morning.\n"
+    assert "00:00:00,000 --> 00:00:01,500" in srt([SpokenLine(0, 1500, "Good morning.")], end_ms=9000)
     assert vtt([SpokenLine(0, 1500, "Good morning.")]) == "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nGood morning.\n"
 
 
@@ -83,3 +85,20 @@ def test_cues_are_sorted_and_nobody_talks_over_oneself(lines: list[SpokenLine]) 
         of_name = [line for line in lines if " ".join(line.speaker.split()) == html.unescape(name or "")]
         whole = "".join(line.text for line in of_name)
         assert sorted(html.unescape(said).replace("\n", "").replace(" ", "")) == sorted("".join(whole.split()))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [SpokenLine(9900, 10_000, "Yes.")],
+        [SpokenLine(9000, 9990, LONG)],
+        [SpokenLine(9800, 9900, "Yes.", "Ann"), SpokenLine(9850, 9950, "No.", "Bo")],
+        [SpokenLine(9950, 10_000, "Yes.", words=[Word("Yes.", 9960, 9990)])],
+        [SpokenLine(10_000, 10_000, "Yes.")],
+    ],
+)
+def test_no_cue_stays_beyond_the_end(lines: list[SpokenLine]) -> None:
+    for text in (srt(lines, end_ms=10_000), vtt(lines, end_ms=10_000)):
+        shown = written(text)
+        late_ms = len(shown) if lines[0].start_ms >= 10_000 else 0  # what leaves no room has a millisecond
+        assert shown and all(cue.start_ms + cue.duration_ms <= 10_000 + late_ms for cue in shown)
