@@ -1,7 +1,8 @@
 """`mediaworker transcribe`: files to text and subtitles, here and now, without a worker.
 
 Exit codes: 0 all done; 1 the engine or this machine failed; 2 wrong arguments; 3 some files could not be read; 4 all
-were read, but some of what was said in them could not be recognised; 130 interrupted, and the same command goes on.
+were read, but some of what was said in them could not be recognised; 5 some results could not be written, or something
+stands in their place that this command has not made; 130 interrupted, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def add_parser(subparsers: Any) -> None:
         help="files to text and subtitles",
         description="Files to text and subtitles. Interrupted, the same command goes on where it was.",
         epilog="Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
-        "be read, 4 something said in them could not be recognised, 130 interrupted.",
+        "be read, 4 something said in them could not be recognised, 5 some results could not be written or would "
+        "replace files that this command has not made, 130 interrupted.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
     written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"
@@ -89,7 +91,7 @@ def _run(args: argparse.Namespace, spool: str) -> int:
         words=True,
     )
     try:
-        return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
+        return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force, spool=Path(spool)).run())
     except KeyboardInterrupt:
         print_error("interrupted; the same command goes on where it was")
         return INTERRUPTED

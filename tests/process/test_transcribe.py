@@ -198,6 +198,68 @@ def test_names_of_all_kinds_are_read_and_have_results(folder: Path, tmp_path: Pa
     assert again.returncode == 0 and len(list(out.iterdir())) == 5, "the same name again"
 
 
+def test_files_of_others_are_neither_taken_for_results_nor_replaced(
+    folder: Path, tmp_path: Path, heard: list[str]
+) -> None:
+    """Beside a voicemail stands the PBX's own text of the same name, a link to one, and a folder."""
+    for name in ("own", "newer", "older", "link", "folder"):
+        os.link(folder / "message-0.wav", tmp_path / f"{name}.wav")
+    theirs = {}
+    for name, offset_s in (("newer", 3600), ("older", -86_400), ("elsewhere", 0)):
+        (tmp_path / f"{name}.txt").write_text(f"[message]\ncallerid={name}\n")
+        stamp = (tmp_path / "own.wav").stat().st_mtime + offset_s
+        os.utime(tmp_path / f"{name}.txt", (stamp, stamp))
+        theirs[name] = (tmp_path / f"{name}.txt").read_text()
+    (tmp_path / "link.txt").symlink_to("elsewhere.txt")
+    (tmp_path / "folder.txt").mkdir()
+    arguments = [f"{name}.wav" for name in ("newer", "older", "link", "folder", "own")]
+    for more in ([], ["--force"]):
+        done = transcribe(*arguments, "-o", ".", *more, cwd=tmp_path)
+        assert done.returncode == 5, done.stderr
+        for name in ("newer", "older", "link", "folder"):
+            assert f"{name}.wav: {name}.txt is there, and is no result of this command" in done.stderr
+        assert {name: (tmp_path / f"{name}.txt").read_text() for name in theirs} == theirs
+        assert (tmp_path / "own.txt").read_text() == heard[0], "the others are done"
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "folder.txt").is_dir()
+    assert not list(tmp_path.glob(".*")), "nothing is left of those that were not written"
+
+
+def test_a_result_of_another_file_of_the_same_name_is_not_this_ones(
+    folder: Path, tmp_path: Path, heard: list[str]
+) -> None:
+    for number, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.wav").write_bytes((folder / f"message-{number}.wav").read_bytes())
+    out = tmp_path / "out"
+    assert transcribe(str(tmp_path / "a" / "x.wav"), "-o", str(out)).returncode == 0
+    done = transcribe(str(tmp_path / "b" / "x.wav"), "-o", str(out))
+    assert done.returncode == 5 and f"out/x.txt is the result of {tmp_path}/a/x.wav" in done.stderr
+    assert (out / "x.txt").read_text() == heard[0]
+    (tmp_path / "a").rename(tmp_path / "moved")
+    before = (out / "x.txt").stat().st_mtime_ns
+    assert transcribe(str(tmp_path / "moved" / "x.wav"), "-o", str(out)).returncode == 0
+    assert (out / "x.txt").stat().st_mtime_ns == before, "the same file elsewhere is finished"
+    old = (tmp_path / "moved" / "x.wav").stat()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.wav").write_bytes((folder / "message-1.wav").read_bytes())
+    os.utime(tmp_path / "a" / "x.wav", (old.st_atime - 3600, old.st_mtime - 3600))
+    assert transcribe(str(tmp_path / "a" / "x.wav"), "-o", str(out)).returncode == 0
+    assert (out / "x.txt").read_text() == heard[1], "another content under its name, however old, is done anew"
+
+
+def test_a_result_that_cannot_be_written_is_one_files_trouble(folder: Path, tmp_path: Path, heard: list[str]) -> None:
+    for name in ("a/x.wav", "b.wav"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        os.link(folder / "message-1.wav", tmp_path / name)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("where a folder must be")
+    done = transcribe("a/x.wav", "no-such-file.wav", "b.wav", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 3 and "a/x.wav: its result cannot be written: out/a/x.txt: Not a directory" in done.stderr
+    assert "no-such-file.wav: No such file" in done.stderr and (out / "b.txt").read_text() == heard[1]
+    assert transcribe("a/x.wav", "b.wav", "-o", "out", cwd=tmp_path).returncode == 5
+
+
 def test_what_a_damaged_file_still_says(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "noise.mp3").write_bytes(hostile_media.noisy((folder / "message-2.mp3").read_bytes()))
     done = transcribe(str(tmp_path / "noise.mp3"), "-o", str(tmp_path))

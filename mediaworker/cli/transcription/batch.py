@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -24,6 +25,8 @@ from config import Settings
 from config.log_text import printable
 from config.tasks import end_tasks
 from mediaworker.cli.terminal import for_output, print_error
+from mediaworker.cli.transcription import result_marks
+from mediaworker.cli.transcription.result_marks import Foreign, Mark
 from mediaworker.cli.transcription.result_names import result_name, target
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
@@ -34,7 +37,12 @@ from mediaworker.files.transcription import EngineUnavailable, SourceChanged
 from mediaworker.storage.durable import sync_file
 from mediaworker.transcripts.file import FileTranscript, Format, render
 
-DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, UNWRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+ONE_RESULT = (
+    errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM, errno.ETXTBSY,
+)  # fmt: skip
+"""Errors that are about one place of a result; others are the machine's, and nothing more can be written."""
 RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "srt", "vtt": "vtt"}
 TOGETHER = 2
 """Files in work: while one is opened the other keeps the engine busy."""
@@ -61,6 +69,7 @@ class _Stop(Exception):
 class Batch:
     """Args:
     folder: where results go; None: they are printed.
+    spool: the folder that has what came by standard input.
     """
 
     def __init__(
@@ -72,9 +81,10 @@ class Batch:
         options: Options,
         *,
         force: bool,
+        spool: Path,
     ) -> None:
         self._settings, self._folder, self._formats, self._options = settings, folder, formats, options
-        self._force = force
+        self._force, self._spool = force, spool
         self._files = [_File(path) for path in files]
         self._unprinted = deque(self._files)
         # Objects of JSON name their file themselves, so that what is printed stays JSON.
@@ -111,22 +121,30 @@ class Batch:
                 await self._transcribe(file, service)
             except FileRefused as refused:
                 self._worse(UNREADABLE, f"{file.path}: {refused.reason}")
+            except SourceChanged:
+                self._worse(UNREADABLE, f"{file.path}: it has changed while it was read")
+            except Foreign as foreign:
+                self._worse(UNWRITTEN, f"{file.path}: {foreign}")
             except EngineUnavailable:
                 raise _Stop(f"there is no engine: {self._engine_why}") from None
             except OSError as error:
-                raise _Stop(f"{error.filename or file.path}: {error.strerror or error}") from None
+                why = f"{error.filename or file.path}: {error.strerror or error}"
+                if error.errno not in ONE_RESULT:
+                    raise _Stop(why) from None
+                self._worse(UNWRITTEN, f"{file.path}: its result cannot be written: {why}")
             finally:
                 file.over = True
                 self._print()
 
     async def _transcribe(self, file: _File, service: FileService) -> None:
-        """Raises FileRefused, EngineUnavailable, OSError."""
+        """Raises FileRefused, SourceChanged, Foreign, EngineUnavailable, OSError."""
         try:
             opened = await asyncio.to_thread(_open, file.path)  # a pipe waits for its writer
         except OSError as error:
             raise FileRefused("unreadable", error.strerror or "cannot be opened") from None
         with opened as source:
-            if not self._force and self._complete(file, source.fileno()):
+            mark = self._mark(file, source.fileno())
+            if self._complete(file, mark) and not self._force:
                 return
             if self._folder is not None:
                 self._name(file).parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +156,7 @@ class Batch:
                 except SourceChanged:
                     partial.start_over()
                     transcript = await self._recognise(file, source.fileno(), service, partial)
-                self._write(file, transcript)
+                self._write(file, transcript, mark)
                 partial.done()
         for warning in transcript.warnings:
             self._worse(DONE if transcript.whole else INCOMPLETE, f"{file.path}: {warning}")
@@ -172,13 +190,18 @@ class Batch:
         assert self._folder is not None
         return self._folder / result_name(file.path)
 
-    def _complete(self, file: _File, descriptor: int) -> bool:
-        """Whether an earlier run has done all of it, and the file is older than that."""
+    def _mark(self, file: _File, descriptor: int) -> Mark:
+        """Of its results."""
+        found = os.fstat(descriptor)
+        path = "-" if file.path.parent == self._spool else printable(str(file.path.absolute()))
+        return Mark(path, found.st_size, found.st_mtime_ns)
+
+    def _complete(self, file: _File, mark: Mark) -> bool:
+        """Whether an earlier run has done all of it, as it is now. Raises Foreign, OSError."""
         if self._folder is None:
             return False
-        changed_ns = os.fstat(descriptor).st_mtime_ns
         targets = [target(self._folder, file.path, format) for format in self._formats]
-        return all(each.exists() and each.stat().st_mtime_ns >= changed_ns for each in targets)
+        return all([result_marks.check(each, mark) for each in targets])
 
     def _partial(self, file: _File, descriptor: int, service: FileService) -> PartialFile:
         found = os.fstat(descriptor)
@@ -188,7 +211,8 @@ class Batch:
         name = self._name(file) if self._folder is not None else None
         return PartialFile(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
 
-    def _write(self, file: _File, transcript: FileTranscript) -> None:
+    def _write(self, file: _File, transcript: FileTranscript, mark: Mark) -> None:
+        self._complete(file, mark)  # somebody may have put something there meanwhile
         for format in self._formats:
             text = render(transcript, RENDERED[format], granularities=("segment", "word"))
             if self._folder is None:
@@ -197,6 +221,7 @@ class Batch:
             result = target(self._folder, file.path, format)
             half = result.with_name(f".{result.name}.part")
             half.write_text(text, encoding="utf-8")
+            result_marks.write(half, result, mark)
             sync_file(half)  # what has its name is not made again: a power cut must not leave it empty
             os.replace(half, result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from mediaworker.cli.transcription import result_names
+from mediaworker.cli.transcription import result_marks, result_names
+from mediaworker.cli.transcription.result_marks import Foreign, Mark
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
 from mediaworker.files.segments import FileSegment
@@ -56,6 +59,54 @@ def test_a_result_stays_in_its_folder_and_has_one_name(path: str, other: str) ->
     assert result == result_names.target(Path("/out"), Path(os.path.normpath(file)), "txt")
     if not file.is_absolute() and ".." not in file.parts:
         assert result == Path("/out", path, "x.txt")
+
+
+OURS = Mark("/srv/x.wav", 1000, 1_700_000_000_123_456_789)
+
+
+@pytest.fixture(params=["attribute", "file"])
+def marked(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result, on a file system with extended attributes and on one without."""
+
+    def forbidden(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no attributes")
+
+    if request.param == "file":
+        monkeypatch.setattr(os, "setxattr", forbidden)
+        monkeypatch.setattr(os, "getxattr", forbidden)
+    result, half = tmp_path / "x.txt", tmp_path / ".x.txt.part"
+    half.write_text("good morning")
+    result_marks.write(half, result, OURS)
+    half.rename(result)
+    return result
+
+
+def test_a_marked_result_is_that_of_its_source(marked: Path) -> None:
+    assert result_marks.check(marked, OURS)
+    assert result_marks.check(marked, replace(OURS, path="/elsewhere/x.wav")), "which may have been moved"
+    assert not result_marks.check(marked, replace(OURS, bytes=1001)), "and may have changed"
+    assert not result_marks.check(marked, replace(OURS, mtime_ns=5))
+    with pytest.raises(Foreign, match=r"x\.txt is the result of /srv/x\.wav: move it away"):
+        result_marks.check(marked, Mark("/other/x.wav", 7, 7))
+    assert not result_marks.check(marked.with_name("y.txt"), OURS)
+
+
+def test_what_has_taken_its_place_is_not(marked: Path) -> None:
+    text = marked.read_text()
+    marked.unlink()
+    marked.write_text(text + "!")
+    with pytest.raises(Foreign, match=r"x\.txt is there, and is no result of this command"):
+        result_marks.check(marked, OURS)
+
+
+@given(data=st.binary(max_size=60))
+def test_a_mark_that_cannot_be_read_is_none(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    result = tmp_path_factory.getbasetemp() / "foreign.txt"
+    result.write_text("x")
+    result.with_name(f".{result.name}.source").write_bytes(data)
+    os.setxattr(result, result_marks.ATTRIBUTE, data)
+    with pytest.raises(Foreign):
+        result_marks.check(result, OURS)
 
 
 HEADING = Heading("/a.wav", 10, 20, "tiny", Options(language="en"))
