@@ -56,6 +56,32 @@ print(client.audio.transcriptions.create(model="whisper-1", file={OPENAI_FILE}, 
     Client("openai-python: stream", "", OPENAI + f"""
 for event in client.audio.transcriptions.create(model="gpt-4o-transcribe", file={OPENAI_FILE}, stream=True):
     if event.type == "transcript.text.done": print(event.text)"""),
+    Client("openai-python: diarized_json of one channel", "gpt-4o-transcribe-diarize", OPENAI + f"""
+done = client.audio.transcriptions.create(model="gpt-4o-transcribe-diarize", file={OPENAI_FILE},
+                                          response_format="diarized_json")
+print(done.segments[0].speaker, done.segments[0].text)""", f"A {SAID}"),
+    Client("openai-python: a language by its name", "faster-whisper servers", OPENAI + f"""
+print(client.audio.transcriptions.create(model="whisper-1", file={OPENAI_FILE}, language="English").text)"""),
+    Client("openai-python: whisper-1, stream and srt", "OpenAI ignores stream", OPENAI + f"""
+with client.audio.transcriptions.with_streaming_response.create(model="whisper-1", file={OPENAI_FILE},
+                                                                response_format="srt", stream=True) as answer:
+    print(answer.read().decode())""", "00:00:0"),
+    Client("openai-python: thirty requests at once", "", OPENAI + f"""
+from concurrent.futures import ThreadPoolExecutor
+def ask(_): return client.audio.transcriptions.create(model="whisper-1", file=("a.wav", {OPENAI_FILE}.read())).text
+with ThreadPoolExecutor(30) as threads: print(*{{*threads.map(ask, range(30))}})"""),
+    Client("a socket that is closed for sending", "nc -N", """
+import socket
+from urllib.parse import urlsplit
+at = urlsplit(URL)
+body = b'--b\\r\\nContent-Disposition: form-data; name="file"; filename="a.wav"\\r\\n\\r\\n'
+body += open(FILE, "rb").read() + b"\\r\\n--b--\\r\\n"
+head = f"POST /v1/audio/transcriptions HTTP/1.1\\r\\nHost: {at.netloc}\\r\\nAuthorization: Bearer {KEY}\\r\\n"
+head += f"Content-Type: multipart/form-data; boundary=b\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+with socket.create_connection((at.hostname, at.port)) as peer:
+    peer.sendall(head.encode() + body)
+    peer.shutdown(socket.SHUT_WR)
+    while data := peer.recv(65536): print(data.decode())"""),
     Client("openai-python: models", "", OPENAI + "print(len(client.models.list().data), 'models')", "models"),
     Client("openai-python: a wrong key", "", OPENAI + f"""
 try: client.audio.transcriptions.create(model="whisper-1", file={OPENAI_FILE})
