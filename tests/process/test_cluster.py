@@ -155,7 +155,8 @@ async def test_a_call_is_erased_everywhere(pair: tuple[Worker, Worker], server: 
     assert left == ["changes"], "of the call itself nothing is left in the stream"
     files = [each.data_dir / name for each in pair for name in ("events.sqlite3", "cluster/events.sqlite3")]
     files += [file.with_name(f"{file.name}-wal") for file in files]
-    until(lambda: not [file for file in files if file.exists() and call_id.encode() in file.read_bytes()])
+    said = f"{call_id}/".encode()  # its utterances; that it was erased, and by whom, is told by its id
+    until(lambda: not [file for file in files if file.exists() and said in file.read_bytes()])
 
 
 async def test_without_nats_calls_go_on_and_the_others_hear_of_them_later(tmp_path: Path) -> None:
