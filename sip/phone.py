@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from socket import SOCK_DGRAM
 from typing import Any, Literal
@@ -77,13 +77,14 @@ class SipPhone:
         tls: TlsFiles | None = None,
         user: str = "phone",
         password: str = "",
+        headers: Sequence[tuple[str, str]] = (),
         rtp_ports: tuple[int, int] = (20000, 29998),
         log_level: int = 0,
     ) -> None:
         self._codec = codec
         self._transport: Literal["udp", "tcp", "tls"] = transport
         self._tls = tls
-        self._user, self._password = user, password
+        self._user, self._password, self._headers = user, password, headers
         self._rtp_ports = rtp_ports
         self._log_level = log_level
 
@@ -129,7 +130,7 @@ class SipPhone:
             receiver = RtpReceiver()
             socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop, family=family)
             dialog = _Outgoing(account, self._codec, socket.port, address, loop)
-            dialog.place(self._with_transport(uri))
+            dialog.place(self._with_transport(uri), self._headers)
             return await self._talk(dialog, socket, receiver, speak, answer_s)
         finally:
             if dialog is not None:
@@ -251,8 +252,12 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
         self.answered.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.over = asyncio.Event()
 
-    def place(self, uri: str) -> None:
+    def place(self, uri: str, headers: Sequence[tuple[str, str]]) -> None:
         prm = pj.CallOpParam(True)
+        for name, value in headers:
+            header = pj.SipHeader()
+            header.hName, header.hValue = name, value
+            prm.txOption.headers.append(header)
         prm.opt.audioCount, prm.opt.videoCount, prm.opt.textCount = 1, 0, 0
         try:
             self.makeCall(uri, prm)

@@ -18,6 +18,8 @@ OK, FAILED, USAGE = 0, 1, 2
 QUIET_S = 3.0
 """After so long without an answer the user is told how long it may still take."""
 UDP_PORT = 5060
+_TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
+"""RFC 3261 section 25.1."""
 _PLACE = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?", re.IGNORECASE)
 
 
@@ -36,6 +38,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--insecure", action="store_true", help="take any certificate of the peer's")
     parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
     parser.add_argument("--password", default="", help="of that user, when the peer asks for it")
+    parser.add_argument(
+        "--header", dest="headers", type=_header, action="append", default=[], metavar="NAME:VALUE",
+        help="of the INVITE, as a PBX would send it: what routes match, and what says who speaks; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument(
         "--answer-timeout", type=float, default=30.0, metavar="S", help="give up without an answer (default 30 s)"
@@ -46,6 +52,13 @@ def _uri(text: str) -> str:
     if not re.match(r"sip:[^\s]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not sip:USER@HOST:PORT")
     return text
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not (colon and _TOKEN.fullmatch(name.strip()) and value.strip().isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:VALUE")
+    return name.strip(), value.strip()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +90,14 @@ def run(args: argparse.Namespace) -> int:
 
     async def place() -> int:
         tls = TlsFiles(ca=args.ca, verify=not args.insecure)
-        phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user, password=args.password)
+        phone = SipPhone(
+            codec=codec,
+            transport=args.transport,
+            tls=tls,
+            user=args.user,
+            password=args.password,
+            headers=args.headers,
+        )
         result = await _talk(phone, args, encode(samples, codec))
         if result is None:
             return FAILED

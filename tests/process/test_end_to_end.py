@@ -93,6 +93,17 @@ def test_a_sip_call_becomes_its_words(
     assert events[-1]["legs"][0]["lost"] == 0
 
 
+def test_headers_of_the_test_phone_are_those_of_a_pbx(running: Worker, conversation: tuple[Path, Path]) -> None:
+    before = known(running)
+    headers = ["--header", "X-Mediaworker-Name-main: Ann", "--header", "X-Tenant:acme"]
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(conversation[1]), *headers)
+    assert done.returncode == 0, done.stderr
+    events = running.events(newest(running, "sip", before)["call_id"])
+    assert events[0]["legs"][0]["name"] == "Ann" and events[0]["custom"] == {"x-tenant": "acme"}
+    for wrong in ("no colon", "Two words: a", ":empty", "X-A: a\r\nX-B: b"):
+        assert command("call", "sip:a@127.0.0.1:1", "--play", "x.wav", "--header", wrong).returncode == 2
+
+
 def test_a_wideband_call(running: Worker, tmp_path: Path) -> None:
     before = known(running)
     # With silence behind it: its end is heard, and not cut off by the phone's.
