@@ -12,10 +12,12 @@ from asr import messages
 from asr.messages import ToEngine
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
-from mediaworker.calls.transcriber import APPEND_MS, FIRST_PARTIAL_MS
+from mediaworker.calls.transcriber import APPEND_MS
 
 CODES_PER_MS = 8
 FRAME = 20 * CODES_PER_MS
+FIRST_PARTIAL_MS = 300
+"""After speech has begun. A call asks for more until a word is shown; the figures were all measured with these."""
 QUIET = 0.02
 """RMS of a frame against that of the loudest one: below it nobody speaks."""
 PAUSE_FRAMES = 20

@@ -1,9 +1,9 @@
 """People who all talk, as the engine hears them: utterances of 2 to 8 s, partials, speculative finals. No I/O.
 
 What a call asks for is what `mediaworker.calls.transcriber` asks for, but for those partials that follow quickly until
-a word is shown: a first partial FIRST_PARTIAL_MS after speech has begun and one every `partial_ms` from then on; a
-speculative final after 160 ms of quiet, also in the midst of an utterance; and the next partial FIRST_PARTIAL_MS after
-the speaker has gone on. The last speculative final is the one that counts: it is wanted 340 ms later, when the quiet
+a word is shown: a first partial 300 ms after speech has begun and one every `partial_ms` from then on; a speculative
+final after 160 ms of quiet, also in the midst of an utterance; and the next partial 300 ms after the speaker has gone
+on. The last speculative final is the one that counts: it is wanted 340 ms later, when the quiet
 has lasted for 500 ms and the utterance is over.
 """
 
@@ -21,6 +21,7 @@ from audio.codecs.g711 import ulaw_decode
 from benchmarks.engine.plan import (
     BREATH_MS,
     CODES_PER_MS,
+    FIRST_PARTIAL_MS,
     FRAME,
     LEADS_MS,
     QUIET,
@@ -32,7 +33,7 @@ from benchmarks.engine.plan import (
     utterances,
 )
 from config.settings import Endpointing
-from mediaworker.calls.transcriber import APPEND_MS, FIRST_PARTIAL_MS
+from mediaworker.calls.transcriber import APPEND_MS
 
 FRAME_MS = FRAME // CODES_PER_MS
 WARM_S = 5.0
