@@ -27,6 +27,7 @@ from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import SPEECH
 from mediaworker.calls.crosstalk import Crosstalk
+from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.events import schema as events
@@ -98,7 +99,7 @@ def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Gen
         leg = detector.open(Codec.PCMU, profile, transport="stream")
         leg.start(0.0)
         transcribers[name] = LegTranscriber(
-            name=name, role="unknown", leg=leg, prefix=f"{name}/", language="", context="", partial_ms=500,
+            name=name, speaker=Speaker("unknown"), leg=leg, prefix=f"{name}/", language="", context="", partial_ms=500,
             endpointing=profile, recognizer=cast(UtteranceRecognizer, Deaf()),
             publish=lambda at_ms, body: published.append(body), call_ms=lambda position: position // 8,
             clock=lambda: 0.0, drained=lambda: None, stats=TranscriberStats(), crosstalk=Timed(crosstalk, outcome),  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +64,11 @@ def measure(name: str, streams: int, seconds: float, core: int) -> dict[str, Any
     }  # fmt: skip
 
 
+def _cost(run: dict[str, Any]) -> float:
+    cost: float = run["cpu_ms_per_stream_s"]
+    return cost
+
+
 def _line(row: dict[str, Any]) -> str:
     name, received = PEERS.get(row["name"], row["name"]), 100 * row["received"]
     cost = f"{row['cpu_ms_per_stream_s']:7.2f} ms of CPU a stream-second {row['ratio']:6.1f} times"
@@ -90,10 +94,9 @@ def main() -> int:
         for _ in range(given.rounds):
             for name in names:
                 runs[name].append(measure(name, streams, given.seconds, given.core))
-        ours = statistics.median(run["cpu_ms_per_stream_s"] for run in runs[OURS])
+        middle = {name: sorted(each, key=_cost)[len(each) // 2] for name, each in runs.items()}
         for name in names:
-            middle = sorted(runs[name], key=lambda run: run["cpu_ms_per_stream_s"])[len(runs[name]) // 2]
-            row = middle | {"ratio": middle["cpu_ms_per_stream_s"] / ours}
+            row = middle[name] | {"ratio": _cost(middle[name]) / _cost(middle[OURS])}
             rows.append(row)
             print(_line(row), flush=True)
     if given.json:

@@ -6,6 +6,7 @@
 import asyncio
 import audioop
 import base64
+import contextlib
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from livekit import rtc
 from livekit.agents.vad import VADEventType
 from livekit.plugins import silero
 from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed
 
 RATE_HZ = 8000
 counts = {"packets": 0, "utterances": 0}
@@ -38,14 +40,15 @@ async def main(port, streams, seconds):
         global connected
         stream = vad.stream()
         listening = asyncio.create_task(heard(stream))
-        async for text in websocket:
-            message = json.loads(text)
-            if message["event"] == "start":
-                connected += 1
-            elif message["event"] == "media":
-                counts["packets"] += 1
-                pcm = audioop.ulaw2lin(base64.b64decode(message["media"]["payload"]), 2)
-                stream.push_frame(rtc.AudioFrame(pcm, RATE_HZ, 1, len(pcm) // 2))
+        with contextlib.suppress(ConnectionClosed):
+            async for text in websocket:
+                message = json.loads(text)
+                if message["event"] == "start":
+                    connected += 1
+                elif message["event"] == "media":
+                    counts["packets"] += 1
+                    pcm = audioop.ulaw2lin(base64.b64decode(message["media"]["payload"]), 2)
+                    stream.push_frame(rtc.AudioFrame(pcm, RATE_HZ, 1, len(pcm) // 2))
         await stream.aclose()
         listening.cancel()
 
