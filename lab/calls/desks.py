@@ -13,6 +13,9 @@ from config import Settings
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
+from mediaworker.events.call_record import apply
+from mediaworker.events.frame import encode, timestamp
+from mediaworker.events.schema import CallRecord
 from mediaworker.ingress.sip.calls import SipIngress
 
 
@@ -64,6 +67,17 @@ class Desk:
 
     def of(self, kind: type) -> list[Any]:
         return [body for body in self.published if isinstance(body, kind)]
+
+    def stored(self) -> tuple[CallRecord, list[str]]:
+        """What the store has of the one call: its record, and its durable events as frames."""
+        record: CallRecord | None = None
+        frames = []
+        for seq, body in enumerate((each for each in self.published if events.is_durable(each)), 1):
+            event = events.Event("s:1", "c1", seq, 0, timestamp(0), body)
+            record = apply(record, event)
+            frames.append(encode(event))
+        assert record is not None
+        return record, frames
 
     async def play(self, codes: bytes, payload_type: int, take: Callable[[bytes, float], None]) -> None:
         for at in range(0, len(codes) - 159, 160):

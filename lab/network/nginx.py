@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.network.ports import ports
 from lab.patience import seconds, until
 
-_CONFIGURATION = """
+CONFIGURATION = """
 daemon off;
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log;
@@ -27,6 +27,7 @@ http {{
     {servers}
 }}
 """
+"""Of an nginx whose files are all in `folder`, in the foreground."""
 _SERVER = """server {{
         listen 127.0.0.1:{front};
         location / {{
@@ -50,18 +51,18 @@ def nginx(folder: Path, behind: Sequence[int], *, timeout_s: int) -> Iterator[li
         for front, port in zip(fronts, behind, strict=True)
     ]
     file = folder / "nginx.conf"
-    file.write_text(_CONFIGURATION.format(folder=folder, servers="".join(servers)))
+    file.write_text(CONFIGURATION.format(folder=folder, servers="".join(servers)))
     environ = os.environ | {"PATH": os.environ["PATH"] + ":/usr/sbin"}
     process = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(file)], env=environ, stderr=subprocess.DEVNULL)
     try:
         for port in fronts:
-            until(lambda port=port: _listens(port), 20)
+            until(lambda port=port: listens(port), 20)
         yield fronts
     finally:
         process.terminate()
         process.wait(seconds(10))
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,7 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,15 @@ def command(*arguments: str, timeout_s: float = 120, **environ: str) -> subproce
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds(timeout_s), cwd=ROOT, env=env
     )
+
+
+@contextlib.asynccontextmanager
+async def running_command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A `mediaworker` command while it runs, with its output in pipes; killed at the end."""
+    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from asyncio.subprocess import Process
 from pathlib import Path
 
 from lab.events.samples import ended, final
 from lab.http.api_server import ADMIN_KEY, EVENTS_KEY, running_api
 from lab.network.cutting_proxy import CuttingProxy
 from lab.patience import timeout
+from lab.worker.peers import running_command
 from mediaworker.events.schema import Alert
-
-
-@contextlib.asynccontextmanager
-async def watching(url: str, *arguments: str) -> AsyncIterator[Process]:
-    command = ("-m", "mediaworker.cli.main", "watch", url, *arguments)
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def line(process: Process) -> str:
@@ -41,7 +26,9 @@ async def test_lines_of_json_go_on_over_a_cut(tmp_path: Path) -> None:
         api.open_call("c1")
         await api.hub.flush()
         url = f"http://127.0.0.1:{proxy.port}"
-        async with watching(url, "--json", "--key", EVENTS_KEY, "--types", "transcript.final,call.ended") as shown:
+        async with running_command(
+            "watch", url, "--json", "--key", EVENTS_KEY, "--types", "transcript.final,call.ended"
+        ) as shown:
             assert json.loads(await line(shown))["type"] == "hello"
             api.hub.publish("c1", 100, final("u1", "one"))
             assert json.loads(await line(shown))["text"] == "one"
@@ -54,7 +41,7 @@ async def test_lines_of_json_go_on_over_a_cut(tmp_path: Path) -> None:
 
 
 async def test_what_strangers_say_does_not_steer_the_terminal(tmp_path: Path) -> None:
-    async with running_api(tmp_path) as api, watching(api.url, "--once") as shown:
+    async with running_api(tmp_path) as api, running_command("watch", api.url, "--once") as shown:
         assert "connected to mediaworker" in await line(shown)
         api.open_call("c1", from_="\x1b]0;evil\x07")
         api.hub.publish("c1", 100, final("u1", "a\x1b[2Jb"))
@@ -77,9 +64,9 @@ async def test_a_refusal_is_one_line(tmp_path: Path) -> None:
             ((), "wants an API key: give --key"), (("--key", "wrong-key"), "the key is wrong: unknown API key"),
             (("--key", ADMIN_KEY), "lacks the scope `events`"), ((*known, "--types", "x"), "unknown event type"),
         ):  # fmt: skip
-            async with watching(api.url, *arguments) as shown:
+            async with running_command("watch", api.url, *arguments) as shown:
                 _, errors = await shown.communicate()
                 assert shown.returncode == 1 and reason in errors.decode() and errors.count(b"\n") == 1
-    async with watching("http://127.0.0.1:9") as shown:
+    async with running_command("watch", "http://127.0.0.1:9") as shown:
         _, errors = await shown.communicate()
         assert shown.returncode == 1 and errors.count(b"\n") == 1

@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.http.browser import PHONE, screen
+from lab.network.nginx import CONFIGURATION, listens
 from lab.network.ports import ports
 from lab.patience import seconds, until
 from lab.worker.peers import Worker, command, worker
@@ -27,19 +28,9 @@ from mediaworker.ingress import socket_owner
 from mediaworker.ingress.socket_owner import is_own, listed, owner
 
 # What Debian's own configuration files set, as far as it matters here: the servers give up root.
-NGINX = """
-user www-data;
-daemon off;
-pid {folder}/nginx.pid;
-error_log {folder}/nginx.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
+NGINX = "user www-data;" + CONFIGURATION.replace(
+    "{servers}",
+    """
     server {{ listen 127.0.0.1:{bare}; location / {{ proxy_pass http://127.0.0.1:{http}; }} }}
     server {{
         listen 127.0.0.1:{upgrading};
@@ -50,8 +41,8 @@ http {{
             proxy_set_header Connection "upgrade";
         }}
     }}
-}}
-"""
+""",
+)
 HAPROXY = """
 global
     user haproxy
@@ -117,11 +108,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         for port in fronts.values():
             until(lambda port=port: listens(port), 20)
         yield Scene(running, fronts)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def opened(url: str, host: str) -> list[str]:

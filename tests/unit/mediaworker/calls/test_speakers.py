@@ -11,7 +11,7 @@ from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.events import schema as events
 from mediaworker.events.call_record import apply, closing
-from mediaworker.events.frame import encode, timestamp
+from mediaworker.events.frame import timestamp
 from mediaworker.events.schema import CallRecord, Event, EventBody
 from mediaworker.transcripts.call import segments
 
@@ -27,21 +27,9 @@ async def says(desk: Desk, call: Call, leg: str = "2", pause: bool = True) -> No
     await desk.play(WORDS + b"\xff" * (8000 * pause), 0, call.legs[leg].receive_rtp)
 
 
-def record(desk: Desk) -> tuple[CallRecord, list[str]]:
-    """What the store has of the call: its record, and its durable events as frames."""
-    found: CallRecord | None = None
-    frames = []
-    for seq, body in enumerate((each for each in desk.published if events.is_durable(each)), 1):
-        event = Event("s:1", "c1", seq, 0, timestamp(0), body)
-        found = apply(found, event)
-        frames.append(encode(event))
-    assert found is not None
-    return found, frames
-
-
 def read(desk: Desk, names: dict[str, str] = {}) -> list[tuple[str, str, str]]:  # noqa: B006 - read only
     """(leg, role, speaker) of each line of the transcript, `names` given to the legs after the end."""
-    found, frames = record(desk)
+    found, frames = desk.stored()
     legs = [events.LegInfo(leg.leg, leg.role, leg.label, names.get(leg.leg, leg.name), leg.codec) for leg in found.legs]
     found = CallRecord(**{name: getattr(found, name) for name in found.__struct_fields__} | {"legs": legs})
     return [(each.leg, each.role, each.speaker) for each in segments(found, frames)]

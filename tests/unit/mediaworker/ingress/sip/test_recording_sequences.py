@@ -17,9 +17,6 @@ from config.load import parse as settings_of
 from lab.calls.desks import Desk, Hashed, sip_call
 from lab.media.speech import speech
 from mediaworker.events import schema as events
-from mediaworker.events.call_record import apply
-from mediaworker.events.frame import encode, timestamp
-from mediaworker.events.schema import CallRecord, Event
 from mediaworker.ingress.sip.calls import SipIngress
 from mediaworker.transcripts.call import segments
 from sip.protocol.siprec import Recording, parse
@@ -199,14 +196,7 @@ async def played(sequence: Documents, settings: Settings = SETTINGS) -> tuple[De
 
 
 def transcript(desk: Desk) -> list[tuple[str, str, str]]:
-    record: CallRecord | None = None
-    frames = []
-    for seq, body in enumerate((each for each in desk.published if events.is_durable(each)), 1):
-        event = Event("s:1", "c1", seq, 0, timestamp(0), body)
-        record = apply(record, event)
-        frames.append(encode(event))
-    assert record is not None
-    return [(each.leg, each.role, each.speaker) for each in segments(record, frames)]
+    return [(each.leg, each.role, each.speaker) for each in segments(*desk.stored())]
 
 
 @pytest.mark.parametrize(
