@@ -16,13 +16,14 @@ import { setTheme, theme } from "./theme.js";
 import { TryIt } from "./tryit.js";
 
 const PAGE = 50;
+const UNREACHED_MS = 2000;
 /** Events that change what the tab's title says. */
 const TITLED = new Set(["call.started", "call.ended", "leg.updated", "alert"]);
 const $ = (id) => document.getElementById(id);
 
 /** Everything that is there while somebody is signed in. */
 class Desk {
-  #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #tryIt = null; #stopped = false;
+  #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #tryIt = null; #stopped = false; #again;
   #languages = [];  // that the engine can be asked for
   #acknowledged = new Acknowledged((id) => this.#onAcknowledged(id)); #chosen = null;
   #overview = new Overview(this.#calls, this.#acknowledged);
@@ -53,8 +54,10 @@ class Desk {
     this.route();
   }
 
-  /** What the key may do, and the newest calls: asked for again when the worker could not be reached. */
-  async #enter() {
+  /** What the key may do, and the newest calls: asked for again when the worker could not be reached, though the line
+   * may be open. */
+  async #enter({ quiet = false } = {}) {
+    clearTimeout(this.#again);
     try {
       this.scopes = new Set((await this.#client.access()).scopes);
       $("to-try").hidden = !this.scopes.has("stream");
@@ -63,12 +66,21 @@ class Desk {
       this.#entered = true;
     } catch (error) {
       if (error.status === 401 || error.status === 403) this.onRefused(error.status);
-      else if (!this.#stopped) say(explain(error));
+      else if (!this.#stopped) {
+        if (!quiet) say(explain(error));
+        this.#again = setTimeout(() => this.#reenter({ quiet: true }), UNREACHED_MS);
+      }
     }
+  }
+
+  async #reenter(how) {
+    await this.#enter(how);
+    this.route();
   }
 
   stop() {
     this.#stopped = true;
+    clearTimeout(this.#again);
     this.#stream?.close();
     this.#line.close();
     this.#acknowledged.close();
@@ -210,7 +222,7 @@ class Desk {
     if (state === "expired") return say("The worker has forgotten where this page was: the list begins anew.");
     if (state !== "open") return;
     connection("open", "Connected");
-    if (!this.#entered) this.#enter().then(() => this.route());
+    if (!this.#entered) this.#reenter();
     this.call.connected();
   }
 

@@ -12,10 +12,12 @@ import { Timeline } from "./timeline.js";
 
 const BESIDE_MS = 150;  // the conversation is drawn in the next frame; what stands beside it has time
 const AGAIN_MS = 200;
+const UNREACHED_MS = 2000;  // the line may be open all the same: then nothing else would ask again
 const wide = matchMedia("(min-width: 1080px)");
 
 export class CallView {
-  #client; #now; #onOpen; #onErased; #acknowledged; #idle; #stream = null; #record = null; #parts = null; #changed = new Set(); #timer;
+  #client; #now; #onOpen; #onErased; #acknowledged; #idle; #stream = null; #record = null; #parts = null;
+  #changed = new Set(); #timer; #again;
   #draw = perPause(BESIDE_MS, () => this.#drawChanged()); #line = new Line(() => this.#told()); #unreached = false;
 
   /** @param now  The worker's clock, epoch milliseconds.  @param acknowledged  Which alerts are.
@@ -42,7 +44,6 @@ export class CallView {
   async show(id, tries = 1) {
     this.hide();
     this.id = id;
-    this.#unreached = false;
     this.#empty("Loading…");
     try {
       const record = await this.#find(id, tries);
@@ -50,6 +51,7 @@ export class CallView {
     } catch (error) {
       if (this.id !== id) return;
       this.#unreached = error.status === undefined;
+      if (this.#unreached) this.#again = setTimeout(() => this.connected(), UNREACHED_MS);
       this.#empty(error.status === 404 ? "There is no such call." : explain(error));
     }
   }
@@ -73,6 +75,7 @@ export class CallView {
   hide() {
     this.id = null;
     this.#unreached = false;
+    clearTimeout(this.#again);
     this.#stream?.close();
     this.#line.close();
     this.#parts?.view.close();

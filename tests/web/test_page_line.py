@@ -121,6 +121,35 @@ async def test_what_is_never_answered_at_its_start_is_asked_for_again(
         await expect(page.get_by_role("button", name="Hang up")).to_be_visible()
 
 
+@pytest.mark.parametrize("path", ["v1/key", "v1/calls?*", "v1/calls/c1"])
+async def test_what_fails_on_a_line_that_is_open_is_asked_for_again(
+    tmp_path: Path, browser: Browser, path: str
+) -> None:
+    async with running_api(tmp_path) as api, screen(browser, api.url, expected=EXPECTED) as shown:
+        await story(api)
+        page, refused, lists, failing = shown.page, [], [], True
+        page.on("websocket", lambda socket: "call=*" in socket.url and lists.append(socket))
+        await page.clock.install()
+
+        async def refuse(route: Route) -> None:
+            if not failing:
+                return await route.continue_()
+            await route.abort()
+            refused.append(route)
+
+        await page.route(f"**/{path}", refuse)
+        await shown.open("/#/calls/c1")
+        await expect(page.locator("#connection")).to_have_text("Connected")
+        await eventually(lambda: len(refused) >= (1 if path == "v1/calls/c1" else 2), 15)
+        failing = False
+        await page.clock.fast_forward(2000)  # less than makes the stream connect anew
+        await expect(page.locator(".said")).to_have_count(3)
+        await expect(page.locator(".list li")).to_have_count(1)
+        await expect(page.locator("#to-try")).to_be_visible()
+        await expect(page.get_by_role("button", name="Hang up")).to_be_visible()
+        assert len(lists) == 1, "the line stayed"
+
+
 async def test_a_session_of_audio_ends_where_the_worker_does_not_answer(tmp_path: Path, browser: Browser) -> None:
     async with far_away(tmp_path, browser) as (_, proxy, shown):
         await shown.open("/#/try")
