@@ -20,6 +20,8 @@ class SpeechOnset:
     """Its first voiced position."""
     audio_start: int
     """`start` less the pre-roll, never before the end of the utterance before: recognise from here."""
+    cut_from: int
+    """If the utterance is cut for its length, it is cut no earlier: what follows may belong to the next one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class UtteranceSpan:
 def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> list[Detection]:
     """The detections of an action; moves `utterance` on where it ended or was split."""
     if action is Action.START:
-        return [SpeechOnset(leg, utterance.start, utterance.audio_start)]
+        return [SpeechOnset(leg, utterance.start, utterance.audio_start, utterance.audio_start + limits.split_from)]
     if action is Action.PAUSE:
         return [SpeechPaused(leg, utterance.end)]
     if action is Action.RESUME:
@@ -168,7 +168,7 @@ def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> l
     ended = SpeechOffset(leg, utterance.start, spot, spot, "max_length")
     utterance.start = utterance.audio_start = utterance.previous_end = spot
     utterance.quiet_at = NOWHERE
-    split: list[Detection] = [ended, SpeechOnset(leg, spot, spot)]
+    split: list[Detection] = [ended, SpeechOnset(leg, spot, spot, spot + limits.split_from)]
     return split if action is Action.SPLIT else [SpeechResumed(leg), *split]
 
 

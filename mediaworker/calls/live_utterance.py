@@ -29,7 +29,7 @@ class LiveUtterance:
 
     id: str
     engine_id: str
-    """The engine's name for it. It differs after a cut at the maximum length, where the engine starts over."""
+    """The engine's name for it. It differs after a cut in front of what the engine has had, where it starts over."""
     start: int
     audio_start: int
     start_ms: int
@@ -37,6 +37,8 @@ class LiveUtterance:
     """The engine has the audio before this position."""
     next_partial: int
     """The position at which the next partial is requested."""
+    cut_from: int
+    """What follows may belong to the next utterance, if this one is cut for its length."""
     language: str
     speaker: Speaker
     revision: int = 0

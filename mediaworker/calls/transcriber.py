@@ -160,7 +160,9 @@ class LegTranscriber:
         return max(1, -(-(due - self.leg.position) // WINDOW))
 
     def _send_audio(self, utterance: LiveUtterance) -> None:
-        position = self.leg.position
+        position = min(self.leg.position, utterance.cut_from)
+        if position <= utterance.sent:
+            return  # until it is known whether the utterance is cut
         if position >= utterance.next_partial:
             self._append(utterance, position)
             eager = not utterance.text and position - utterance.start < EAGER_MS * POSITIONS_PER_MS
@@ -184,6 +186,7 @@ class LegTranscriber:
             start_ms=self._call_ms(detection.start),
             sent=detection.audio_start,
             next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
+            cut_from=detection.cut_from,
             language=self.language,
             speaker=self.speaker,
         )
@@ -288,7 +291,7 @@ class LegTranscriber:
         )
 
     def _start_over(self, utterance: LiveUtterance, end: int) -> None:
-        """A cut at the maximum length lies in the past: the engine already has audio of the next utterance."""
+        """It is cut for its length within a pause, of which the engine has had what belongs to the next utterance."""
         self._recognizer.cancel(utterance.engine_id)
         utterance.engine_id = f"{utterance.id}/cut"
         self._engine_open(utterance)

@@ -36,26 +36,30 @@ def run(pattern: str, profile: Endpointing | None = None, reason: str | None = "
     return detections + (endpointer.finish(cast(Any, reason)) if reason else [])
 
 
+def onset(start: int, audio_start: int, profile: Endpointing | None = None) -> SpeechOnset:
+    return SpeechOnset(LEG, start, audio_start, audio_start + Limits.of(profile or Endpointing()).split_from)
+
+
 def w(windows: int) -> int:
     return windows * WINDOW
 
 
 def test_speech_is_started_paused_and_ended() -> None:
     assert run("." * 20 + "#" * 10 + "." * 20) == [
-        SpeechOnset(LEG, w(20), w(20) - 2400),
+        onset(w(20), w(20) - 2400),
         SpeechPaused(LEG, w(30)),
         SpeechOffset(LEG, w(20), w(30), w(30) + 1280, "endpoint"),
     ]
 
 
 def test_a_short_yes_counts_and_a_click_does_not() -> None:
-    assert run("." * 9 + "#.##.#" + "." * 30)[0] == SpeechOnset(LEG, w(9), w(0))
+    assert run("." * 9 + "#.##.#" + "." * 30)[0] == onset(w(9), w(0))
     assert run("." * 9 + "###" + "." * 30) == []
     assert run("." * 9 + "##...##...##" + "." * 30) == []
 
 
 def test_the_pre_roll_reaches_neither_before_the_call_nor_into_the_utterance_before() -> None:
-    assert run("#" * 5, reason=None) == [SpeechOnset(LEG, 0, 0)]
+    assert run("#" * 5, reason=None) == [onset(0, 0)]
     first, second = (d for d in run("#" * 5 + "." * 16 + "#" * 5, reason=None) if isinstance(d, SpeechOnset))
     assert (first.audio_start, second.audio_start) == (0, w(21) - 2400)
     profile = Endpointing(min_silence_ms=160, pre_roll_ms=1000)
@@ -90,7 +94,7 @@ def test_a_long_utterance_is_split_at_the_quietest_spot_of_its_last_third() -> N
     started, ended, again = run(pattern, profile, None)
     spot = w(45) + WINDOW // 2
     assert ended == SpeechOffset(LEG, 0, spot, spot, "max_length")
-    assert again == SpeechOnset(LEG, spot, spot)
+    assert again == onset(spot, spot, profile)
 
 
 @pytest.mark.parametrize("max_utterance_s", [1.0, 4.0, 20.0, 30.0])

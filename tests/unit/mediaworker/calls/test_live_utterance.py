@@ -15,6 +15,7 @@ def test_a_hypothesis_that_names_no_language_leaves_the_one_that_was_heard() -> 
         start_ms=0,
         sent=0,
         next_partial=0,
+        cut_from=0,
         language="",
         speaker=Speaker("customer"),
     )

@@ -310,6 +310,8 @@ def test_a_cut_at_the_maximum_loses_and_doubles_no_sample(limit_s: float) -> Non
             end = cut.end_ms * 8
             assert audio == stage.leg.read(end - len(audio), end)
     assert stage.transcriber.open_utterances == 0
+    anew = [name for name in stage.engine.audio if name.endswith("/cut")]
+    assert len(anew) <= stage.stats.resumed < len(cuts), "without a pause the engine goes on with what it has heard"
 
 
 def test_the_engine_is_told_what_the_leg_said_before() -> None:
