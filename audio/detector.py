@@ -18,7 +18,7 @@ from audio.codecs.codec import Codec
 from audio.detections import Detection, Digit, EndReason
 from audio.due import Transport
 from audio.endpointing.batch import BatchEndpointer
-from audio.endpointing.table import SILENT_WINDOWS, Limits
+from audio.endpointing.table import SILENT_WINDOWS, Limits, powers
 from audio.leg import Leg
 from audio.leg_audio import LegAudio
 from audio.leg_table import LegTable
@@ -55,6 +55,7 @@ class _Heard(NamedTuple):
     rows: Rows
     starts: NDArray[np.int64]
     probabilities: NDArray[np.float32]
+    powers: NDArray[np.float32]
 
 
 class Detector:
@@ -199,7 +200,8 @@ class Detector:
         self.table.consumed[skipped] = starts + WINDOW
         self.skipped += len(skipped)
         if len(skipped):
-            self._heard.append(_Heard(skipped, starts, np.zeros(len(skipped), np.float32)))
+            silence = np.zeros(len(skipped), np.float32)
+            self._heard.append(_Heard(skipped, starts, silence, silence))
         still[still] = silent
         return rows[~still]
 
@@ -237,6 +239,7 @@ class Detector:
             silent[low:high] = block.samples(rows[low:high] - block.base, starts[low:high], out)
         self.table.silent[rows] = np.where(silent, self.table.silent[rows] + 1, 0)
         self._context[chosen] = samples[:, -CONTEXT:]
+        loud = powers(samples[:, CONTEXT:])
         hidden, cell = self._hidden[chosen], self._cell[chosen]
         probabilities = self._vad.forward(samples, hidden, cell)
         if not isinstance(chosen, slice):
@@ -244,7 +247,7 @@ class Detector:
         self.table.consumed[chosen] = stops
         if wide:
             starts = np.maximum(starts - LAG, 0)
-        self._heard.append(_Heard(rows, starts, probabilities))
+        self._heard.append(_Heard(rows, starts, probabilities, loud))
 
     def _decode(self, rows: Rows) -> None:
         """Decode the next windows of the rows whose codec is decoded packet by packet, in order."""
@@ -259,9 +262,9 @@ class Detector:
             return []
         heard, self._heard = self._heard, []
         if len(heard) == 1:
-            return self.endpointer.step(heard[0].rows, heard[0].starts, heard[0].probabilities, self._legs)
-        rows, starts, probabilities = (np.concatenate(parts) for parts in zip(*heard, strict=True))
-        return self.endpointer.step(rows, starts, probabilities, self._legs)
+            return self.endpointer.step(*heard[0], self._legs)
+        rows, starts, probabilities, loud = (np.concatenate(parts) for parts in zip(*heard, strict=True))
+        return self.endpointer.step(rows, starts, probabilities, loud, self._legs)
 
     def _gather(self) -> None:
         """Queue all detections so far, each leg's in order."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset
-from audio.endpointing.table import SILENT_WINDOWS, WINDOW, Endpointer
+from audio.endpointing.table import SILENT_WINDOWS, WINDOW, Endpointer, powers
 from audio.vad.decimate import LAG, MEMORY, decimate
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, SileroVad
 from config import Endpointing
@@ -101,22 +101,23 @@ class Scanner:
         if not len(sounds) and self._silent >= SILENT_WINDOWS and self._endpointer.at_rest:
             self._endpointer.consumed = start + windows * WINDOW - LAG
         else:
-            probabilities = self._hear(wide, windows)
-            levels = self._levels(wide[MEMORY:])
-            for number, (probability, level) in enumerate(zip(probabilities.tolist(), levels.tolist(), strict=True)):
+            heard = (*self._hear(wide, windows), self._levels(wide[MEMORY:]))
+            for number, (probability, power, level) in enumerate(zip(*(each.tolist() for each in heard), strict=True)):
                 at = start + number * WINDOW
-                yield from self._take(self._endpointer.window(max(at - LAG, 0), probability, level))
+                yield from self._take(self._endpointer.window(max(at - LAG, 0), probability, power, level=level))
         last = int(sounds[-1]) // 2 // WINDOW + 1 if len(sounds) else -self._silent
         self._silent = windows - last
         self._forget()
 
-    def _hear(self, wide: NDArray[np.float32], windows: int) -> NDArray[np.float32]:
+    def _hear(self, wide: NDArray[np.float32], windows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The windows' probabilities and powers."""
         signal = np.empty(CONTEXT + windows * WINDOW, np.float32)
         signal[:CONTEXT] = self._context
         decimate(wide[None], signal[None, CONTEXT:])
         self._context = signal[-CONTEXT:].copy()
         shape, strides = (windows, CONTEXT + WINDOW), (WINDOW * signal.itemsize, signal.itemsize)
-        return self._vad.follow(np.lib.stride_tricks.as_strided(signal, shape, strides), self._hidden, self._cell)
+        views = np.lib.stride_tricks.as_strided(signal, shape, strides)
+        return self._vad.follow(views, self._hidden, self._cell), powers(views[:, CONTEXT:])
 
     def _levels(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Of each window, the power of the 96 ms about it: between two words it falls for so long."""

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from audio.detections import Detection, EndReason
 from audio.endpointing.table import (
+    FAINT,
+    HOLD_WINDOWS,
     LAPSE_WINDOWS,
+    LOUDEST,
     NOWHERE,
+    RISE,
     TABLE,
     WINDOW,
     Action,
@@ -55,6 +59,10 @@ class BatchEndpointer:
         self._start, self._audio_start = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._end, self._previous_end = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._quiet_at, self._quiet_p = np.zeros(rows, np.int64), np.zeros(rows)
+        # Power: of the loudest voiced window, and of the quietest one since the last voiced one.
+        self._loudest, self._quietest = np.zeros(rows), np.zeros(rows)
+        self._held = np.zeros(rows, np.uint8)
+        """How many windows the end of the utterance has waited for a sound."""
 
     def open(self, row: int, limits: Limits) -> None:
         """A fresh endpointer in this row."""
@@ -93,14 +101,21 @@ class BatchEndpointer:
         return rest
 
     def step(
-        self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Legs
+        self,
+        rows: Rows,
+        starts: NDArray[np.int64],
+        probabilities: NDArray[np.float32],
+        powers: NDArray[np.float32],
+        legs: Legs,
     ) -> list[Detection]:
-        """One window for each of `rows` (distinct), beginning at `starts`; `legs` gives the leg of a row."""
+        """One window for each of `rows` (distinct), beginning at `starts`; `powers` are their mean squares, and `legs`
+        gives the leg of a row."""
         state, silent = self._state[rows], self._silent[rows]
         speaking = ((state == EndpointState.ONSET) | (state == EndpointState.SPEECH)) & (silent == 0)
         voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
         stops = starts + WINDOW
         silent = np.where(voiced, 0, silent + 1)
+        self._wait(rows, voiced, silent, powers)
         event = (silent[:, None] >= self._silences[rows]).sum(axis=1)
         if voiced.any():
             event[voiced] = self._hear(rows[voiced], state[voiced], starts[voiced])
@@ -129,6 +144,22 @@ class BatchEndpointer:
             self._quiet_at[rows[quieter]] = stops[quieter] - WINDOW // 2
             self._quiet_p[rows[quieter]] = probabilities[quieter]
         return detections
+
+    def _wait(
+        self, rows: Rows, voiced: NDArray[np.bool_], silent: NDArray[np.int32], powers: NDArray[np.float32]
+    ) -> None:
+        """Put the end of an utterance off while there is a sound that may be the beginning of a word."""
+        quietest = self._quietest[rows]
+        if (ending := silent >= self._silences[rows, 2]).any():
+            loud = powers > np.maximum(RISE * quietest, FAINT * self._loudest[rows])
+            waiting = ending & loud & (silent > 1) & (self._state[rows] >= EndpointState.SPEECH)
+            waiting &= self._held[rows] < HOLD_WINDOWS
+            silent[waiting] -= 1
+            self._held[rows[waiting]] += 1
+        self._quietest[rows] = np.where(voiced, LOUDEST, np.minimum(quietest, powers))
+        heard = rows[voiced]
+        before = np.where(self._state[heard] == EndpointState.IDLE, 0, self._loudest[heard])
+        self._loudest[heard], self._held[heard] = np.maximum(before, powers[voiced]), 0
 
     def _hear(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The events of voiced windows."""
@@ -165,7 +196,7 @@ class BatchEndpointer:
     def _values(self) -> tuple[NDArray[np.generic], ...]:
         return (
             self._state, self._voiced, self._silent, self._start, self._audio_start, self._end, self._previous_end,
-            self._quiet_at, self._quiet_p,
+            self._quiet_at, self._quiet_p, self._loudest, self._quietest, self._held,
         )  # fmt: skip
 
     def _utterance(self, row: int) -> UtteranceSpan:

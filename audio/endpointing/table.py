@@ -2,6 +2,7 @@
 
 The one rule: a window is *voiced* when its probability reaches `enter`, or `exit` while the window before was voiced
 too; counters of voiced and of silent windows turn that into an event, and `TABLE` says what an event does in a state.
+The network knows a word that begins with a consonant late, so an end waits a little while there is a sound at all.
 
     IDLE    nothing                     ONSET   voiced, but not yet for `min_speech_ms`
     SPEECH  an utterance                PAUSED  an utterance, silent for `speculate_ms`
@@ -16,6 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
@@ -32,6 +36,11 @@ SILENT_WINDOWS = 16
 """Of digital silence, after which more need not be heard. Half a second: as long as an utterance is waited for."""
 SPLIT_WINDOWS = 16
 """How far back a call is split at most. Half a second has a gap between two words or more."""
+HOLD_WINDOWS = 6
+"""The end of a call's utterance waits so long at most while there is a sound: 192 ms. The network knows a word that
+begins with a consonant that late."""
+RISE, FAINT = 10.0, 10**-4.5
+"""A sound is 10 dB louder than the quietest window of the pause, and within 45 dB of the loudest of the utterance."""
 NOWHERE = -1
 LOUDEST = float("inf")
 
@@ -93,6 +102,12 @@ TABLE: dict[tuple[EndpointState, EndpointEvent], tuple[EndpointState, Action]] =
     (EndpointState.PAUSED, EndpointEvent.CONFIRMED): (EndpointState.SPEECH, Action.RESUME),
     (EndpointState.PAUSED, EndpointEvent.FULL): (EndpointState.SPEECH, Action.RESUME_AND_SPLIT),
 }
+
+
+def powers(windows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The mean square of each row of samples."""
+    squares: NDArray[np.float32] = np.vecdot(windows, windows)
+    return squares / np.float32(windows.shape[1])
 
 
 class UndefinedTransition(AssertionError):
@@ -192,11 +207,14 @@ class Endpointer:
         self.state = EndpointState.IDLE
         self.utterance = UtteranceSpan()
         self.consumed = 0
-        self._voiced = self._silent = 0
+        self._voiced = self._silent = self._held = 0
         self._least = LOUDEST
+        self._loudest, self._quietest = 0.0, LOUDEST
 
-    def window(self, start: int, probability: float, level: float | None = None) -> list[Detection]:
-        """The window [start, start + 256) with this speech probability; windows come in order.
+    def window(
+        self, start: int, probability: float, power: float = 0.0, *, level: float | None = None
+    ) -> list[Detection]:
+        """The window [start, start + 256) with this speech probability and power; windows come in order.
 
         `level`: of a file, how loud it is; a long utterance is split where it is quietest.
         """
@@ -210,8 +228,10 @@ class Endpointer:
                 utterance.start = start
                 utterance.audio_start = max(utterance.previous_end, start - limits.pre_roll)
                 utterance.quiet_at, self._least = NOWHERE, LOUDEST
+                self._loudest = 0.0
             utterance.end = stop
-            self._voiced, self._silent = self._voiced + 1, 0
+            self._voiced, self._silent, self._held = self._voiced + 1, 0, 0
+            self._loudest, self._quietest = max(self._loudest, power), LOUDEST
             if (
                 self.state in (EndpointState.SPEECH, EndpointState.PAUSED)
                 and stop - utterance.audio_start > limits.room
@@ -221,6 +241,9 @@ class Endpointer:
                 event = EndpointEvent.CONFIRMED if self._voiced >= limits.min_speech_windows else EndpointEvent.VOICED
         else:
             self._silent += 1
+            if self._silent >= limits.min_silence_windows and self._waits(power):
+                self._silent, self._held = self._silent - 1, self._held + 1
+            self._quietest = min(self._quietest, power)
             event = EndpointEvent.QUIET
             if self._silent >= limits.min_silence_windows:
                 event = EndpointEvent.END
@@ -239,6 +262,12 @@ class Endpointer:
         if self.state is EndpointState.IDLE:
             self._voiced = self._silent = 0
         return detections
+
+    def _waits(self, power: float) -> bool:
+        """Whether the end of an utterance is put off by a sound, which may be the beginning of a word."""
+        open_ = self.state in (EndpointState.SPEECH, EndpointState.PAUSED)
+        loud = power > max(RISE * self._quietest, FAINT * self._loudest)
+        return open_ and loud and self._silent > 1 and self._held < HOLD_WINDOWS
 
     @property
     def at_rest(self) -> bool:

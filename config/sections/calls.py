@@ -20,7 +20,8 @@ class Endpointing(Section, frozen=True, kw_only=True):
     min_speech_ms: Millis = 120
     """An utterance begins after this many milliseconds of speech."""
     min_silence_ms: Millis = 500
-    """An utterance ends after this many milliseconds of silence."""
+    """An utterance ends after this many milliseconds of silence. While a sound may begin another word, the end waits
+    for at most 192 ms."""
     pre_roll_ms: Annotated[int, Meta(ge=0, le=1000)] = 300
     """The engine also receives this many milliseconds of audio from before the speech."""
     speculate_ms: Annotated[int, Meta(ge=32)] = 160

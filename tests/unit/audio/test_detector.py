@@ -11,7 +11,7 @@ import pytest
 
 from audio import Codec, Detection, Detector, Leg, RtpPacket, Shard, SpeechOffset, SpeechOnset, SpeechPaused
 from audio.codecs import g711
-from audio.endpointing.table import WINDOW, Endpointer
+from audio.endpointing.table import WINDOW, Endpointer, powers
 from audio.vad.silero import MAX_BATCH
 from audio.vad.weights import silero_path
 from config import Endpointing
@@ -57,7 +57,7 @@ def offline(
         given = np.concatenate([context, window], axis=1)
         context = window[:, -32:]
         output, state = model.run(None, {"input": given, "state": state, "sr": np.array(8000, np.int64)})
-        found += endpointer.window(index * WINDOW, float(output[0, 0]))
+        found += endpointer.window(index * WINDOW, float(output[0, 0]), float(powers(window)[0]))
     return found + endpointer.finish("hangup")
 
 

@@ -125,6 +125,42 @@ def test_the_silence_thresholds_may_coincide() -> None:
     assert [type(d) for d in run("#" * 5 + "." * 5, profile, None)] == [SpeechOnset, SpeechPaused, SpeechOffset]
 
 
+def ended(powers: list[float]) -> int | None:
+    """After how many windows of silence an utterance has ended, at these powers; 1 is as loud as the speech."""
+    endpointer = Endpointer(Endpointing(), LEG)
+    for at in range(10):
+        endpointer.window(at * WINDOW, 0.9, 1.0)
+    for at, power in enumerate(powers, 1):
+        if any(isinstance(each, SpeechOffset) for each in endpointer.window((9 + at) * WINDOW, 0.1, power)):
+            return at
+    return None
+
+
+@pytest.mark.parametrize(
+    ("powers", "at"),
+    [
+        ([0.0] * 40, 16),
+        ([1e-3] * 40, 16),  # a steady noise is silence
+        ([1e-3, 3e-3] * 20, 16),
+        ([0.0] * 15 + [1e-3] * 3 + [0.0] * 9, 19),  # a knock, or what might have become a word
+        ([1e-5] * 14 + [1e-3] * 40, 22),  # not for ever
+        ([0.0] * 15 + [1e-5] * 9, 16),  # too faint for a word
+        ([0.0] * 13 + [1e-3] * 2 + [0.0] * 9, 16),  # it is over
+        ([1e-3] * 5 + [0.0] * 20, 16),
+    ],
+)
+def test_an_end_waits_for_a_sound_that_may_begin_a_word(powers: list[float], at: int) -> None:
+    assert ended(powers) == at
+
+
+def test_a_word_that_the_network_knows_late_is_no_new_utterance() -> None:
+    endpointer, found = Endpointer(Endpointing(), LEG), []
+    windows = [(0.9, 1.0)] * 10 + [(0.0, 0.0)] * 14 + [(0.2, 1e-3)] * 5 + [(0.9, 1.0)] * 10
+    for at, window in enumerate(windows):
+        found += endpointer.window(at * WINDOW, *window)
+    assert [type(each) for each in found] == [SpeechOnset, SpeechPaused, SpeechResumed]
+
+
 def test_the_table_is_complete_for_what_can_happen() -> None:
     silent = {EndpointEvent.QUIET, EndpointEvent.LAPSE, EndpointEvent.PAUSE, EndpointEvent.END}
     possible = {(EndpointState.IDLE, e) for e in silent | {EndpointEvent.VOICED, EndpointEvent.CONFIRMED}}
@@ -147,7 +183,7 @@ def test_an_impossible_event_is_a_named_error() -> None:
     bank.open(0, Limits.of(Endpointing()))
     bank._state[0] = EndpointState.PAUSED
     with pytest.raises(UndefinedTransition, match="QUIET in PAUSED"):
-        bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), {0: LEG})
+        bank.step(np.array([0]), np.array([0]), *np.zeros((2, 1), np.float32), {0: LEG})
 
 
 PROFILES = st.builds(
@@ -178,12 +214,14 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
         for _, runs in legs
     ]
     series = [(s * np.float32(0.98) + rng.random(len(s), np.float32) * np.float32(0.02)) for s in series]
+    powers = [np.float32(10) ** rng.uniform(-6, -1, len(s)).astype(np.float32) for s in series]
     alone: list[list[Detection]] = []
     bank = BatchEndpointer(count)
     for row, (profile, _) in enumerate(legs):
         bank.open(row, Limits.of(profile))
         endpointer = Endpointer(profile, names[row])
-        alone.append([d for i, p in enumerate(series[row]) for d in endpointer.window(i * WINDOW, float(p))])
+        windows = enumerate(zip(series[row].tolist(), powers[row].tolist(), strict=True))
+        alone.append([d for i, window in windows for d in endpointer.window(i * WINDOW, *window)])
         alone[row] += endpointer.finish("hangup")
     together: list[list[Detection]] = [[] for _ in legs]
     at = np.zeros(count, np.int64)
@@ -192,7 +230,8 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
         rows = np.flatnonzero((rng.random(count) < 0.7) & (at < lengths))
         if len(rows):
             probabilities = np.array([series[row][at[row]] for row in rows], np.float32)
-            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, dict(enumerate(names))):
+            loud = np.array([powers[row][at[row]] for row in rows], np.float32)
+            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, loud, dict(enumerate(names))):
                 together[names.index(detection.leg)].append(detection)
             at[rows] += 1
     for row in range(count):
