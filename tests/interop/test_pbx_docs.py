@@ -14,7 +14,7 @@ from lab.asterisk.pbx import CONFIGURATION
 from lab.sip import kamailio as proxy
 from lab.worker.peers import ROOT
 
-PAGES = [*sorted((ROOT / "docs" / "pbx").glob("*.md")), ROOT / "docs" / "asterisk.md"]
+PAGES = sorted((ROOT / "docs" / "pbx").glob("*.md"))
 EXAMPLES = {
     "192.0.2.10:5060": "@ADDRESS@:@SIP@",
     "192.0.2.10:5061": "@ADDRESS@:@TLS@",
@@ -31,17 +31,14 @@ EXAMPLES = {
     "CHANGE-ME": "@PASSWORD@",
     "HASH-OF-worker256:asterisk:PASSWORD": "@HASH@",
 }
-FILES = {
-    "pbx/asterisk.md": {"pjsip.conf", "extensions.conf"},
-    "asterisk.md": {"extensions.conf", "websocket_client.conf", "http.conf", "ari.conf"},
-}
+FILES = {"pjsip.conf", "extensions.conf", "websocket_client.conf", "http.conf", "ari.conf"}
+"""Those of Asterisk that its page shows."""
 
 
-@pytest.mark.parametrize("page", FILES)
-def test_what_is_to_be_copied_is_what_was_run(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
+def test_what_is_to_be_copied_is_what_was_run() -> None:
+    text = (ROOT / "docs" / "pbx" / "asterisk.md").read_text()
     blocks = re.findall(r"```ini\n; (\S+)\n(.*?)```", text, re.DOTALL)
-    assert {name for name, _ in blocks} == FILES[page] and len(blocks) == text.count("```ini")
+    assert {name for name, _ in blocks} == FILES and len(blocks) == text.count("```ini")
     for name, block in blocks:
         for example, placeholder in EXAMPLES.items():
             block = block.replace(example, placeholder)
@@ -58,14 +55,12 @@ def test_kamailio_runs_with_the_files_that_are_to_be_copied() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_what_cannot_be_run_can_be_read(page: Path) -> None:
-    """The worker takes each of its configurations, its XML is well-formed, and its links lead somewhere."""
+    """The worker takes each of its configurations, and its XML is well-formed."""
     text = page.read_text()
     for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
         parse(tomllib.loads(block))
     for block in re.findall(r"```xml\n(.*?)```", text, re.DOTALL):
         ElementTree.fromstring(f"<page>{block}</page>")
-    for link in re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / link).exists(), link
 
 
 def sections(text: str) -> dict[str, set[str]]:
