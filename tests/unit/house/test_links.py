@@ -1,4 +1,4 @@
-"""Every link of every page leads somewhere, to its heading too, and every page can be found from the table of contents."""
+"""Every link of every page leads to a file and its heading, and the table of contents has every page."""
 
 from __future__ import annotations
 
