@@ -2,8 +2,8 @@
 table. `predict` runs the engine's own scheduler over them.
 
 A matrix takes its start and its products; what stands between matrices takes its start and its bytes. The H200's
-constants were fitted to `docs/performance.md`, where the measured figures are; the H100 differs in its memory (3.0 TB/s
-copied, measured); the L40S's are taken from its data sheet, and nothing of it has been measured.
+constants were fitted to docs/measurements/h200.md, where the measured figures are; the H100 differs in its memory
+(3.0 TB/s copied, measured); the L40S's are taken from its data sheet, and nothing of it has been measured.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MEASURED_MS = {
     (1, 1): 1.7, (32, 1): 1.76, (128, 1): 2.6, (1, 40): 1.6, (8, 40): 1.98, (32, 40): 4.0, (64, 40): 7.2,
     (128, 40): 11.7,
 }  # fmt: skip
-"""(rows, new positions of each) → a forward of 0.6B on an H200, from docs/performance.md."""
+"""(rows, new positions of each) → a forward of 0.6B on an H200, from docs/measurements/h200.md."""
 
 
 @pytest.mark.parametrize("shape", MEASURED_MS)

@@ -5,7 +5,8 @@ of an utterance therefore does not depend on who else is in the step. No shape d
 the device, so all of it can be captured in a CUDA graph. Beside the product there is a kernel before it, and for
 integers one behind it: `Kernels.narrow` and `Kernels.widen`.
 
-On torch alone: docs/performance.md says why not with torchao.
+It needs torch alone. torchao 0.18 is not used: its int8 product waits for the host, which ends a graph's capture, and
+its fp8 makes NaN of the zeros in padding.
 """
 
 from __future__ import annotations
