@@ -15,6 +15,9 @@ FOLDERS = ("config", "audio", "sip", "asr", "mediaworker", "benchmarks", "tools"
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
+PLACE = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`")
+OTHERS = ("deploy/kubernetes/secrets/", "audio/basic", "audio/wav")
+"""What a command makes, and types of media."""
 NAMED = re.compile(r"\bdocs/[\w/-]+\.(?:md|yaml|json|webp)\b")
 
 
@@ -68,6 +71,14 @@ def test_pages_that_code_and_settings_name_exist() -> None:
 
 READ = {".py", ".js", ".html", ".json", ".toml", ".yaml", ".cfg", ".sh", ".service", ".c", ".patch"}
 """The kinds of files whose comments and messages name pages."""
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """A test or a file of the repository that a reader is sent to; one with `*` names at least one."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    named = {name for name in PLACE.findall(text) if not name.startswith(OTHERS)}
+    assert [name for name in sorted(named) if not any(ROOT.glob(name.rstrip("/")))] == []
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
