@@ -20,6 +20,10 @@ OTHERS = ("deploy/kubernetes/secrets/", "audio/basic", "audio/wav")
 """What a command makes, and types of media."""
 NAMED = re.compile(r"\bdocs/[\w/-]+\.(?:md|yaml|json|webp)\b")
 
+UNTRIED = re.compile(
+    r"(?i)\bnot tried\b|\b(?:was|were|been|is) not run\b|\bnot run:|\(not run\)|\bnot yet (?:been )?tried\b"
+)
+
 
 def pages() -> list[Path]:
     inner = [path for folder in ("docs", *FOLDERS) for path in (ROOT / folder).rglob("*.md")]
@@ -85,6 +89,13 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     listed = {file for file, _ in links(DOCS / "README.md")}
     missing = {path for path in DOCS.rglob("*.md")} - listed - {DOCS / "README.md"}
     assert sorted(str(path.relative_to(DOCS)) for path in missing) == []
+
+
+def test_what_was_not_tried_stands_on_one_page() -> None:
+    """A remark on the page of something else is never looked at again, and outlives what it says."""
+    for path in {*pages()} - {DOCS / "tested-with.md", ROOT / "CHANGELOG.md"}:
+        found = UNTRIED.findall(path.read_text(encoding="utf-8"))
+        assert found == [], f"{path.relative_to(ROOT)}: {found} belongs to docs/tested-with.md"
 
 
 def test_a_page_begins_with_its_one_title() -> None:
