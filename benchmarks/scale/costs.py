@@ -47,7 +47,8 @@ class Gpu:
 @dataclass(slots=True)
 class Moonshine:
     """Moonshine tiny in one process of one thread, fitted to what is measured with one person and with eight (24 and 44
-    ms for the median partial, 0.081 s of CPU for a second of audio): docs/measurements/simulation.md compares the rest."""
+    ms for the median partial, 0.081 s of CPU for a second of audio). docs/measurements/simulation.md compares the
+    rest."""
 
     partial_s: float = 0.009
     final_s: float = 0.032

@@ -16,6 +16,6 @@ Ten words, from the ear to the mouth:
 - **step**: a bounded piece of work on many requests; two cohorts of sessions are under way at a time (`engine.py`).
 - **seam**: what all of this asks of its device (`device/interface.py`).
 
-docs/engine-internals.md walks one utterance through them. Only the inference process imports this package: it needs torch and
-transformers.
+docs/engine-internals.md walks one utterance through them. Only the inference process imports this package: it needs
+torch and transformers.
 """
