@@ -167,8 +167,9 @@ class BatchEndpointer:
         fresh = state == EndpointState.IDLE
         if fresh.any():
             new, begin = rows[fresh], starts[fresh]
-            self._start[new] = begin
-            self._audio_start[new] = np.maximum(self._previous_end[new], begin - self._pre_roll[new])
+            before = self._previous_end[new]
+            self._start[new] = np.maximum(before, begin)
+            self._audio_start[new] = np.maximum(before, begin - self._pre_roll[new])
             self._quiet_at[new], self._quiet_p[new] = NOWHERE, 2.0
         self._end[rows] = stops
         self._voiced[rows] += 1

@@ -225,7 +225,7 @@ class Endpointer:
         speaking = self.state in (EndpointState.ONSET, EndpointState.SPEECH) and not self._silent
         if probability >= (limits.exit if speaking else limits.enter):
             if self.state is EndpointState.IDLE:
-                utterance.start = start
+                utterance.start = max(utterance.previous_end, start)  # after a change of codec a window reaches back
                 utterance.audio_start = max(utterance.previous_end, start - limits.pre_roll)
                 utterance.quiet_at, self._least = NOWHERE, LOUDEST
                 self._loudest = 0.0
