@@ -45,6 +45,33 @@ def pattern(text: str) -> regex.Pattern[str]:
     return compiled
 
 
+def search(texts: Iterable[str]) -> Search | None:
+    """Finds any of the phrases; None if there are none. Raises PatternError."""
+    texts = tuple(texts)
+    compiled = phrases(texts)
+    return Search(compiled, NumberPhrases(texts)) if compiled is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A pattern, and phrases that have numbers."""
+
+    pattern: regex.Pattern[str]
+    numbers: NumberPhrases
+
+    def finditer(self, text: str, language: str, latest: int = 0) -> Iterator[tuple[int, int]]:
+        """Where the matches are in a text of this language (ISO 639), in code points. Raises TimeoutError.
+
+        `latest`: a match begins before this place of the text and ends behind it; 0: it may be anywhere.
+        """
+        for match in self.pattern.finditer(text, overlapped=latest > 0, timeout=TIMEOUT_S):
+            if not latest or match.start() < latest < match.end():
+                yield match.start(), match.end()
+        for place in self.numbers.finditer(text, language):
+            if not latest or place[0] < latest < place[1]:
+                yield place
+
+
 @dataclass(frozen=True, slots=True)
 class _Units:
     """A text as words in lower case and single digits, each behind a space and the last one before one."""

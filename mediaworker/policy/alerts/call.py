@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.rules import Rule, Rules
-from mediaworker.policy.alerts.turns import Turns
+from mediaworker.policy.turns import Turns
 
 
 @dataclass(slots=True)
@@ -73,9 +73,9 @@ class CallAlerts:
 
     def _spotted(self, body: events.TranscriptFinal) -> Iterator[events.Alert]:
         """By the final alone, or else by the turn that it belongs to, where the match lies over a pause."""
-        if not body.text:
-            return
         turn = self._turns.on_final(body)
+        if turn is None:
+            return
         for each in self._rules().spotting:
             if each.rule.role not in (None, body.role) or not self._free(each.rule, body.end_ms):
                 continue

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from config.sections.section import Name, Role
-from mediaworker.policy.phrases import TIMEOUT_S, NumberPhrases, PatternError, pattern, phrases
-
-if TYPE_CHECKING:
-    import regex
+from mediaworker.policy.phrases import NumberPhrases, PatternError, Search, pattern, search
 
 MAX_RULES = 1000
 Severity = Literal["info", "warning", "critical"]
@@ -41,25 +38,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @dataclass(frozen=True, slots=True)
 class Spotting:
-    """A rule about words with its compiled pattern."""
+    """A rule about words with what it looks for."""
 
     rule: Rule
-    pattern: regex.Pattern[str]
-    numbers: NumberPhrases
+    search: Search
 
     def find(self, text: str, language: str, latest: int = 0) -> tuple[int, int] | None:
-        """Where the words are that match, in code points.
-
-        `latest`: a match begins before this place of the text and ends behind it; 0: it may be anywhere.
-        """
+        """Where the first match of `Search.finditer` is; None also if the search takes too long."""
         try:
-            for match in self.pattern.finditer(text, overlapped=latest > 0, timeout=TIMEOUT_S):
-                if not latest or match.start() < latest < match.end():
-                    return match.start(), match.end()
+            return next(self.search.finditer(text, language, latest), None)
         except TimeoutError:
             return None
-        places = self.numbers.finditer(text, language)
-        return next((place for place in places if not latest or place[0] < latest < place[1]), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +108,8 @@ def _rule(number: int, entry: Any) -> Rule:
 
 def _spotting(rule: Rule) -> Spotting:
     try:
-        compiled = pattern(rule.pattern) if rule.pattern else phrases(rule.phrases)
+        found = Search(pattern(rule.pattern), NumberPhrases(())) if rule.pattern else search(rule.phrases)
     except PatternError as error:
         raise RulesError(f"rule `{rule.name}`: {error}") from None
-    assert compiled is not None
-    return Spotting(rule, compiled, NumberPhrases(rule.phrases))
+    assert found is not None
+    return Spotting(rule, found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
@@ -16,13 +15,11 @@ from msgspec.structs import replace
 from config import ConfigError, Settings
 from config.settings import Privacy
 from mediaworker.events import schema as events
-from mediaworker.policy.phrases import TIMEOUT_S, PatternError, phrases
+from mediaworker.policy.phrases import PatternError, Search, search
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.digits import DigitRun
 from mediaworker.policy.redaction.text import ELLIPSIS, Redactor, Span, merged, stable, without
-
-if TYPE_CHECKING:
-    import regex
+from mediaworker.policy.turns import Transcript, Turn, Turns
 
 log = structlog.get_logger()
 
@@ -36,7 +33,6 @@ GROUP = 4
 REMEMBERED = 64
 """How many utterances are remembered whose words may still arrive."""
 FOR_EVER = float("inf")
-Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 
 class Policy:
@@ -57,9 +53,9 @@ class Policy:
                     raise ConfigError(f"privacy.{name}", keys, f"expected 1 to {KEYS} of 0-9 * # A-D")
 
 
-def _compiled(key: str, privacy: Privacy) -> regex.Pattern[str] | None:
+def _compiled(key: str, privacy: Privacy) -> Search | None:
     try:
-        return phrases(getattr(privacy, key))
+        return search(getattr(privacy, key))
     except PatternError as error:
         raise ConfigError(f"privacy.{key}", list(getattr(privacy, key)), str(error)) from None
 
@@ -109,6 +105,9 @@ class CallPrivacy:
         """Digits are masked between these times."""
         self._begun_ms = -FOR_EVER
         """When masking was last begun."""
+        self._turns = Turns()
+        self._likely: dict[str, int] = {}
+        """Utterance without a final → the end of the first partial that had a phrase which begins masking."""
         self._tails: dict[str, _Tail] = {}
         self._spoke: dict[str, tuple[int, int]] = {}
         """Leg → the start and the end of its latest final with words."""
@@ -167,14 +166,22 @@ class CallPrivacy:
         if at_ms >= self._begun_ms:
             self._until_ms = min(self._until_ms, at_ms)
 
-    def _masks(self, start_ms: int, end_ms: int) -> bool:
-        return self._since_ms <= end_ms and start_ms < self._until_ms
+    def _masks(self, start_ms: int, end_ms: int, utterance_id: str = "") -> bool:
+        """Whether digits of this time are masked. `utterance_id`: whose they are; its own phrase is not counted."""
+        if self._since_ms <= end_ms and start_ms < self._until_ms:
+            return True
+        return any(since_ms <= end_ms for name, since_ms in self._likely.items() if name != utterance_id)
 
     # -- texts --------------------------------------------------------------------------------------------------------
 
     def _partial(self, body: events.TranscriptPartial) -> events.TranscriptPartial:
         text, chars = body.text, body.stable_chars
-        runs, spans = self._find(body)
+        begun, _ = self._phrases(body)
+        if begun is None:
+            self._likely.pop(body.utterance_id, None)
+        else:
+            self._likely.setdefault(body.utterance_id, body.end_ms)
+        runs, spans = self._find(body, begun)
         known = runs and spans and spans[-1].end >= runs[-1].end
         cut = None if known else self._policy.redactor.cut(text, runs, self._carried(body, runs))
         if cut is not None:
@@ -185,11 +192,17 @@ class CallPrivacy:
         return replace(body, text=without(text, spans), stable_chars=stable(chars, spans))
 
     def _final(self, body: events.TranscriptFinal) -> events.TranscriptFinal:
-        runs, spans = self._find(body)
+        begun, ended = self._phrases(body)
+        runs, spans = self._find(body, begun)
         self._tails[body.leg] = self._tail(body, runs)
         if not digits.says_nothing(body.text):
             self._spoke[body.leg] = body.start_ms, body.end_ms
-        self._on_text(body)
+        likely_ms = self._likely.pop(body.utterance_id, body.end_ms)
+        if ended is not None and (begun is None or begun < ended):
+            self._end(body.end_ms)
+        elif begun is not None:
+            self._begin(body.end_ms)
+            self._since_ms = min(self._since_ms, likely_ms)
         if not spans:
             return body
         self._spoken[body.utterance_id] = (body.text, spans)
@@ -201,10 +214,20 @@ class CallPrivacy:
         redactions = [events.Redaction(kind, body.start_ms, body.end_ms) for kind in dict.fromkeys(kinds)]
         return replace(body, text=text, stable_chars=len(text), redactions=redactions)
 
-    def _find(self, body: Transcript) -> tuple[list[DigitRun], list[Span]]:
-        """Its runs of digits, if they could matter, and the spans to mask."""
+    def _phrases(self, body: Transcript) -> tuple[int | None, int | None]:
+        """Where in its text the last phrases end that begin and that end masking; None: there are none."""
+        mask, unmask = self._policy.mask, self._policy.unmask
+        if mask is None and unmask is None:
+            return None, None
+        if isinstance(body, events.TranscriptPartial):
+            return _end_of(mask, body, self._turns.on_partial(body)), None
+        turn = self._turns.on_final(body)
+        return _end_of(mask, body, turn), _end_of(unmask, body, turn, unknown=None)
+
+    def _find(self, body: Transcript, begun: int | None) -> tuple[list[DigitRun], list[Span]]:
+        """Its runs of digits, if they could matter, and the spans to mask; digits behind `begun` are masked."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
-        masked_from = 0 if self._masks(body.start_ms, body.end_ms) else _end_of(self._policy.mask, body.text)
+        masked_from = 0 if self._masks(body.start_ms, body.end_ms, body.utterance_id) else begun
         carried = len(tail.sequences[0].digits) if tail is not None and tail.sequences else 0
         some = digits.at_most(body.text)
         # A final may begin a number that continues after a pause.
@@ -257,14 +280,6 @@ class CallPrivacy:
             return _Tail(body.end_ms, [])
         return _Tail(body.end_ms, [each + run for each in self._begun(body, run) or [_Sequence()]])
 
-    def _on_text(self, body: events.TranscriptFinal) -> None:
-        """Begin or end masking if the text has one of its phrases; the last one counts."""
-        begun, ended = _end_of(self._policy.mask, body.text), _end_of(self._policy.unmask, body.text, unknown=None)
-        if ended is not None and (begun is None or begun < ended):
-            self._end(body.end_ms)
-        elif begun is not None:
-            self._begin(body.end_ms)
-
     # -- times of words -----------------------------------------------------------------------------------------------
 
     def _words(self, body: events.TranscriptWords) -> events.TranscriptWords:
@@ -311,13 +326,15 @@ def _places(text: str, words: list[events.Word]) -> list[tuple[int, int]]:
     return places
 
 
-def _end_of(pattern: regex.Pattern[str] | None, text: str, *, unknown: int | None = 0) -> int | None:
-    """Where the last match ends; `unknown` if the search takes too long."""
-    last = None
-    if pattern is not None:
-        try:
-            for match in pattern.finditer(text, timeout=TIMEOUT_S):
-                last = match.end()
-        except TimeoutError:
-            return unknown
-    return last
+def _end_of(search: Search | None, body: Transcript, turn: Turn | None, *, unknown: int | None = 0) -> int | None:
+    """Where in the text the last match ends, which may begin earlier in the turn; `unknown` if it takes too long."""
+    if search is None or turn is None:
+        return None
+    before = turn.latest - (len(body.text) - len(body.text.lstrip()))
+    try:
+        ends = [end for _, end in search.finditer(body.text, body.language)]
+        if turn.latest:
+            ends += [end - before for _, end in search.finditer(turn.text, body.language, turn.latest)]
+    except TimeoutError:
+        return unknown
+    return max(ends, default=None)

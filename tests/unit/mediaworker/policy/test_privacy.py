@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from config import ConfigError, Settings
 from config.settings import Privacy, PrivacyPattern
 from lab.events.finals import final
 from mediaworker.events import schema as events
-from mediaworker.policy.phrases import PatternError, pattern, phrases
+from mediaworker.policy.phrases import NumberPhrases, PatternError, Search, pattern, phrases
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.call import CallPrivacy, Policy
 from mediaworker.policy.redaction.spoken_digits import ONES
@@ -476,14 +477,116 @@ def test_of_two_phrases_the_last_one_counts(text: str, shown: str) -> None:
     assert press(privacy, "1", 2000) == shown
 
 
+def masked_in(*said: tuple[str, str], language: str = "en", **settings: Any) -> list[str]:
+    """What is shown of finals: leg and text, each a second long, a pause of half a second between them."""
+    privacy, _ = private(cards=False, **settings)
+    return [shown_at(privacy, number, leg, text, language).text for number, (leg, text) in enumerate(said)]
+
+
+def shown_at(privacy: CallPrivacy, number: int, leg: str, text: str, language: str = "en", kind: Any = final) -> Any:
+    start_ms = 1500 * number
+    if kind is final:
+        said = final(text, number, leg=leg, start_ms=start_ms, end_ms=start_ms + 1000)
+    else:
+        said = replace(partial(text, number=number, start_ms=start_ms), leg=leg)
+    return privacy.screen(said.end_ms, replace(said, language=language))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ([("a", "Tell me your security"), ("a", "code, 12?"), ("c", "345.")],
+         ["Tell me your security", "code, [digits]?", "[digits]."]),
+        ([("a", "security"), ("c", "Mm-hmm."), ("a", "code"), ("c", "three four five")],
+         ["security", "Mm-hmm.", "code", "[digits]"]),
+        ([("c", "my"), ("c", "security"), ("c", "code"), ("c", "is 345")], ["my", "security", "code", "is [digits]"]),
+        ([("a", " security "), ("a", " code 12")], [" security ", " code [digits]"]),
+        ([("a", "12 security"), ("a", "code")], ["12 security", "code"]),
+        ([("a", "security"), ("a", "and code 12")], ["security", "and code 12"]),
+        ([("a", "security"), ("c", "code 12")], ["security", "code 12"]),
+        ([("a", "security"), ("c", "What do you want?"), ("a", "code 12")],
+         ["security", "What do you want?", "code 12"]),
+        ([("a", "security code"), ("a", "thank"), ("a", "you, 12 bye"), ("a", "at 9")],
+         ["security code", "thank", "you, [digits] bye", "at 9"]),
+    ],
+)  # fmt: skip
+def test_a_phrase_over_a_pause_begins_and_ends_masking(said: list[tuple[str, str]], shown: list[str]) -> None:
+    found = masked_in(*said, mask_after_phrases=("security code",), unmask_after_phrases=("thank you",), mask_s=0.0)
+    assert found == shown
+
+
+def test_a_phrase_counts_once_in_a_turn() -> None:
+    said = [("a", "security"), ("a", "code"), ("a", "all"), ("a", "done"), ("a", "at 9")]
+    settings = {"mask_after_phrases": ("security code",), "unmask_after_phrases": ("all done",), "mask_s": 0.0}
+    assert masked_in(*said, **settings)[-1] == "at 9"
+    assert masked_in(*said[2:4], *said[:2], *said[4:], **settings)[-1] == "at [digits]"
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "language", "shown"),
+    [
+        ("press five", "Press 5, but 12", "en", "Press 5, but [digits]"),
+        ("press 5", "press five. 12", "en", "press five. [digits]"),
+        ("option 25", "option twenty-five, 12", "en", "option twenty-five, [digits]"),
+        ("the first code", "the 1st code 12", "en", "the 1st code [digits]"),
+        ("drücken Sie 5", "Drücken Sie fünf, 12", "de", "Drücken Sie fünf, [digits]"),
+        ("按五", "请按5，一二", "zh", "请按5，[digits]"),
+        ("press five", "press 55 and 12", "en", "press 55 and 12"),
+        ("press five", "press 5th 12", "en", "press 5th 12"),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_phrase_may_be_written_either_way(phrase: str, text: str, language: str, shown: str) -> None:
+    assert masked_in(("a", text), language=language, mask_after_phrases=(phrase,)) == [shown]
+
+
+def test_a_phrase_with_a_number_over_a_pause() -> None:
+    said = [("a", "please press"), ("a", "5 now"), ("c", "12")]
+    assert masked_in(*said, mask_after_phrases=("press five",))[1:] == ["5 now", "[digits]"]
+    ends = {"mask_after_phrases": ("code",), "unmask_after_phrases": ("press five",)}
+    assert masked_in(("a", "code"), *said, **ends)[1:] == ["please press", "[digits] now", "12"]
+
+
+@pytest.mark.parametrize("kind", [partial, final])
+def test_a_phrase_in_a_partial_masks_what_others_say_and_key_meanwhile(kind: Any) -> None:
+    """An answer may come before the final of the question, and what has been shown cannot be taken back."""
+    privacy, _ = private(cards=False, mask_after_phrases=("security code",))
+    assert shown_at(privacy, 0, "a", "at 9 the security code please", kind=partial).text.startswith("at 9")
+    assert shown_at(privacy, 1, "c", "345", kind=kind).text == "[digits]"
+    assert press(privacy, "12", 2000) == "XX"
+    later = shown_at(privacy, 0, "a", "at 9 the security code please, 77", kind=partial)
+    assert later.text == "at 9 the security code please, [digits]"
+    assert shown_at(privacy, 0, "a", "At 9 the security code please.").text.startswith("At 9")
+    assert shown_at(privacy, 2, "c", "345").text == "[digits]"
+
+
+def test_a_partial_is_read_with_what_was_said_before_it() -> None:
+    privacy, _ = private(cards=False, mask_after_phrases=("security code",))
+    shown_at(privacy, 0, "a", "the security")
+    assert shown_at(privacy, 1, "a", "code 77", kind=partial).text == "code [digits]"
+    privacy, _ = private(cards=False, mask_after_phrases=("security code",))
+    shown_at(privacy, 0, "a", "the security", kind=partial)  # its final is late
+    assert shown_at(privacy, 1, "a", "code 77", kind=partial).text == "code [digits]"
+    assert shown_at(privacy, 2, "c", "345", kind=partial).text == "[digits]"
+
+
+def test_a_phrase_that_a_partial_misheard_masks_no_longer() -> None:
+    privacy, _ = private(cards=False, mask_after_phrases=("security code",))
+    for mended in (partial, final):
+        shown_at(privacy, 0, "a", "security code", kind=partial)
+        assert shown_at(privacy, 1, "c", "345", kind=partial).text == "[digits]"
+        shown_at(privacy, 0, "a", "security coat", kind=mended)
+        assert shown_at(privacy, 1, "c", "345", kind=partial).text == "345"
+
+
 def test_a_text_that_takes_too_long_to_search_begins_masking_and_does_not_end_it() -> None:
     policy = Policy(Settings(privacy=Privacy(mask_after_phrases=("card",), mask_s=0.0)))
-    policy.mask, searched_for_long = pattern(r"(a|aa)+$"), "12, " + "a" * 200 + "!"
+    slow, searched_for_long = Search(pattern(r"(a|aa)+$"), NumberPhrases(())), "12, " + "a" * 200 + "!"
+    policy.mask = slow
     privacy = CallPrivacy(policy, Counter())
     shown = privacy.screen(1000, final(searched_for_long))
     assert shown.text == searched_for_long.replace("12", "[digits]")  # type: ignore[attr-defined]
     assert press(privacy, "1", 2000) == "X"
-    policy.mask, policy.unmask = None, pattern(r"(a|aa)+$")
+    policy.mask, policy.unmask = None, slow
     privacy.screen(4000, final(searched_for_long, 2, start_ms=3000, end_ms=4000))
     assert press(privacy, "1", 5000) == "X"
 

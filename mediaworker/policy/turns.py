@@ -5,8 +5,12 @@ Pure.
 
 from __future__ import annotations
 
+import copy
+
 from asr.text import joined, words
 from mediaworker.events import schema as events
+
+Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 PAUSE_MS = 5000
 """A longer pause ends a turn."""
@@ -17,7 +21,7 @@ MAX_CHARS = 1000
 
 
 class Turn:
-    """Finals of one leg, joined."""
+    """Finals of one leg, joined; the last ones may be partials."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -27,11 +31,11 @@ class Turn:
         self._begins: list[tuple[int, int]] = []
         """Where in the text each final begins, and when."""
 
-    def add(self, final: events.TranscriptFinal) -> None:
-        text = final.text.strip()
+    def add(self, body: Transcript) -> None:
+        text = body.text.strip()
         self.text = joined([self.text, text])
-        self.latest, self.end_ms = len(self.text) - len(text), final.end_ms
-        self._begins.append((self.latest, final.start_ms))
+        self.latest, self.end_ms = len(self.text) - len(text), body.end_ms
+        self._begins.append((self.latest, body.start_ms))
         while len(self.text) > MAX_CHARS and len(self._begins) > 1:
             cut = self._begins[1][0]
             self.text, self.latest = self.text[cut:], self.latest - cut
@@ -48,21 +52,38 @@ class Turns:
 
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
+        self._partials: dict[str, dict[str, events.TranscriptPartial]] = {}
+        """Leg → utterance → its latest partial, until its final comes."""
         self._spoke: dict[str, tuple[int, int]] = {}
         """Leg → the start and the end of its latest final that was more than a back-channel."""
 
-    def on_final(self, final: events.TranscriptFinal) -> Turn:
-        """The turn that ends with this final, which has a text."""
+    def on_final(self, final: events.TranscriptFinal) -> Turn | None:
+        """The turn that ends with this final; None if it has no text."""
+        self._partials.get(final.leg, {}).pop(final.utterance_id, None)
+        if not final.text:
+            return None
         turn = self._turns.get(final.leg)
-        if turn is None or final.start_ms - turn.end_ms > PAUSE_MS or self._interrupted(final, turn):
+        if turn is None or self._is_over(turn, final):
             turn = self._turns[final.leg] = Turn()
         turn.add(final)
         if len(words(final.text)) > BACKCHANNEL_WORDS:
             self._spoke[final.leg] = final.start_ms, final.end_ms
         return turn
 
-    def _interrupted(self, final: events.TranscriptFinal, turn: Turn) -> bool:
-        return any(
-            leg != final.leg and end_ms > turn.end_ms and start_ms < final.start_ms
+    def on_partial(self, partial: events.TranscriptPartial) -> Turn:
+        """The turn that would end with this partial if it were a final. Earlier utterances may have no finals yet."""
+        waiting = self._partials.setdefault(partial.leg, {})
+        waiting[partial.utterance_id] = partial
+        turn = copy.deepcopy(self._turns.get(partial.leg, Turn()))
+        for each in waiting.values():
+            if self._is_over(turn, each):
+                turn = Turn()
+            turn.add(each)
+        return turn
+
+    def _is_over(self, turn: Turn, body: Transcript) -> bool:
+        """Whether what is said here no longer belongs to the turn."""
+        return body.start_ms - turn.end_ms > PAUSE_MS or any(
+            leg != body.leg and end_ms > turn.end_ms and start_ms < body.start_ms
             for leg, (start_ms, end_ms) in self._spoke.items()
         )
