@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from audio.codecs.g711 import ALAW, ULAW
 
 BLOCK_BYTES = 8192
 BLOCKS, AGREE = 12, 4
@@ -19,6 +21,16 @@ BLOCKS, AGREE = 12, 4
 block between two sentences may look right in any format."""
 SWAPPED = 1.6
 """Speech is smooth, and noise of its bytes in the other order is not: so many times rougher, and it is that."""
+SMOOTH, LAWS, PCM = 0.8, 1.5, 2.2
+"""G.711 is something else if that is smoother than this, and the codes as declared are so many times rougher."""
+SPEECH, TONE = 0.4, 1.75
+"""So smooth is nothing else, and so rough is a whistle near 3,400 Hz, of which each second code is smooth."""
+ROUGH, ENTROPY = 1.2, 7.7
+"""Compressed or encrypted audio is as rough as noise, and its bytes have more bits; noise in G.711 has 7.4."""
+QUIET = 64
+"""Mean level of pauses, which say nothing."""
+LEAST_DC = 512
+"""One code again and again is a level of this or more: no silence."""
 SLOW = 0.8
 """Audio that comes at less than this of its speed, and steadily so, has another rate than was declared."""
 STEADY_S, STEADY = 8, 0.05
@@ -56,6 +68,11 @@ class FormatCheck:
         """The sender is read no faster than it is heard: its speed says nothing."""
         self._speeds = None
 
+    @property
+    def done(self) -> bool:
+        """Whether enough of it has been looked at."""
+        return self._votes.total() >= BLOCKS
+
     def feed(self, data: bytes, now: float) -> Suspicion | None:
         """The next bytes, which came at `now`."""
         if not data:
@@ -89,8 +106,8 @@ class FormatCheck:
         return Suspicion("rate", f"The audio comes at {mean:.0%} of the speed of the {self._rate_hz} Hz declared.")
 
     def _look(self, data: bytes) -> Suspicion | None:
-        if self._encoding not in ("pcm_s16le", "pcm_f32le") or self._votes.total() >= BLOCKS:
-            return None  # bytes of G.711 tell too little
+        if self.done:
+            return None
         self._block += data[: BLOCK_BYTES - len(self._block)]
         if len(self._block) < BLOCK_BYTES:
             return None
@@ -101,15 +118,23 @@ class FormatCheck:
         if found is None:
             return None
         self._votes[""] = BLOCKS  # one verdict is enough
-        why: Literal["format", "level"] = "level" if found == BEYOND else "format"
+        why: Literal["format", "level"] = "level" if found in (BEYOND, STUCK) else "format"
         return Suspicion(why, f"The audio was declared as {NAMES[self._encoding]} and looks like {found}.")
 
     def _vote(self, block: bytes) -> str | None:
         """What the block looks like instead; empty: nothing else. None while nothing can be said."""
-        return _instead_of_pcm(block) if self._encoding == "pcm_s16le" else _instead_of_floats(block)
+        match self._encoding:
+            case "pcm_s16le":
+                return _instead_of_pcm(block)
+            case "pcm_f32le":
+                return _instead_of_floats(block)
+            case "mulaw":
+                return _instead_of_g711(block, ULAW, ALAW, "A-law")
+        return _instead_of_g711(block, ALAW, ULAW, "µ-law")
 
 
 BEYOND = "floats that were not scaled to ±1"
+STUCK = "the same byte all the time, which is not its silence"
 
 
 def _magnitudes(block: bytes) -> NDArray[np.float32]:
@@ -119,16 +144,20 @@ def _magnitudes(block: bytes) -> NDArray[np.float32]:
     return values[values > 0]
 
 
-def _roughness(samples: NDArray[np.int16]) -> float:
-    """Mean step by mean level."""
+def _level(samples: NDArray[Any]) -> float:
     wide = samples.astype(np.float32)
-    level = float(np.abs(wide - wide.mean()).mean())
-    return float(np.abs(np.diff(wide)).mean()) / level if level else 0.0
+    return float(np.abs(wide - wide.mean()).mean())
+
+
+def _roughness(samples: NDArray[Any]) -> float:
+    """Mean step by mean level; 0 of a constant."""
+    level = _level(samples)
+    return float(np.abs(np.diff(samples.astype(np.float32))).mean()) / level if level else 0.0
 
 
 def _instead_of_pcm(block: bytes) -> str | None:
     samples = np.frombuffer(block, "<i2")
-    if np.abs(samples.astype(np.int32)).mean() < 64:
+    if np.abs(samples.astype(np.int32)).mean() < QUIET:
         return None
     values = _magnitudes(block)
     if len(values) > len(samples) // 8 and ((values > 1e-15) & (values < 1.5)).mean() > 0.95:
@@ -144,3 +173,42 @@ def _instead_of_floats(block: bytes) -> str | None:
     if ((values > 1e-9) & (values < 1e6)).mean() < 0.5:
         return "16-bit PCM or something else"
     return BEYOND if (values > 8).mean() > 0.5 else ""
+
+
+def _instead_of_g711(block: bytes, own: NDArray[np.int16], other: NDArray[np.int16], other_name: str) -> str | None:
+    """`own`, `other`: the samples of the codes in the law that was declared and in the other one."""
+    codes = np.frombuffer(block, np.uint8)
+    declared = own[codes]
+    if (codes == codes[0]).all():
+        return STUCK if abs(int(declared[0])) >= LEAST_DC else None
+    if ((codes >= 0x20) & (codes < 0x7F)).all():
+        return "text, such as Base64"
+    if _level(declared) < QUIET or _level(other[codes]) < QUIET:
+        return None
+    rough = _roughness(declared)
+    if not SPEECH <= rough <= TONE:
+        return ""
+    for name, samples, times in (
+        (other_name, other[codes], LAWS),
+        ("16-bit PCM", codes.view("<i2"), PCM),
+        ("16-bit PCM of the other byte order", codes.view(">i2"), PCM),
+        ("32-bit float", _floats(block), PCM),
+    ):
+        if 0 < _roughness(samples) < min(SMOOTH, rough / times):
+            return name
+    return "compressed or encrypted audio" if rough > ROUGH and _entropy(codes) > ENTROPY else ""
+
+
+def _floats(block: bytes) -> NDArray[Any]:
+    """The block as floats if that is what it may be; otherwise one zero."""
+    values = _magnitudes(block)
+    if len(values) < len(block) // 32 or ((values > 1e-15) & (values < 1.5)).mean() < 0.95:
+        return np.zeros(1, np.float32)
+    return np.frombuffer(block, "<f4")
+
+
+def _entropy(codes: NDArray[np.uint8]) -> float:
+    """Bits of a byte."""
+    counts = np.bincount(codes, minlength=256)
+    share = counts[counts > 0] / len(codes)
+    return float(-(share * np.log2(share)).sum())

@@ -118,8 +118,8 @@ class Privacy(Section, frozen=True, kw_only=True):
     mask_after_digits: tuple[str, ...] = ()
     """After one of these sequences of keys (`*9`), digits are masked, whether keyed or spoken."""
     mask_after_phrases: tuple[str, ...] = ()
-    """After one of these phrases ("card number") has been said, digits are masked, whether keyed or spoken. A phrase may
-    lie over a pause, and its numbers may be written in words or digits."""
+    """After one of these phrases ("card number") has been said, digits are masked, whether keyed or spoken. A phrase
+    may lie over a pause, and its numbers may be written in words or digits."""
     unmask_after_digits: tuple[str, ...] = ()
     """Masking ends after one of these sequences of keys."""
     unmask_after_phrases: tuple[str, ...] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from mediaworker.calls.call_leg import LegSpec
@@ -56,6 +58,7 @@ class RecordedCall:
         self.id = f"call-{arguments['external_id']}"
         self.arguments = arguments
         self.legs: dict[str, Any] = {spec.leg: RecordedLeg() for spec in arguments["legs"]}
+        self.members: Any = defaultdict(lambda: SimpleNamespace(judged=False))
         self.on_hangup: Any = None
         self.player: Any = None
         self.specs: list[LegSpec] = list(arguments["legs"])

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 from audio import Codec, Leg
 from audio.due import Transport
+from audio.format_check import BLOCK_BYTES, FormatCheck
+from audio.ring import HISTORY
 from config.sections.section import Role
 from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.talk import Segment
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.events import schema as events
+
+G711 = {Codec.PCMU: "mulaw", Codec.PCMA: "alaw"}
+LOOKS = 2
+"""Blocks of a second that are looked at each time, the first ones since the last time that are not silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,12 @@ class CallLeg:
     since_ms: int = 0
     """When the present speaker took the leg over from another, in call time; 0: nobody had it before."""
 
+    judged: bool = False
+    """Whether nobody need look at the format: a suspicion has been told, or the ingress looks at what it receives."""
+    _check: tuple[Codec, FormatCheck] | None = None
+    _looked: int = 0
+    """The leg's position at the latest look."""
+
     @property
     def speaker(self) -> Speaker:
         return self.transcriber.speaker
@@ -70,6 +82,24 @@ class CallLeg:
             late=self.audio.late,
             jitter_ms=round(self.audio.jitter_ms, 1),
         )
+
+    def suspicion(self) -> events.AudioSuspect | None:
+        """What G.711 most likely is instead, told once; called from time to time. Other codecs tell too little."""
+        codec, position = self.audio.codec, self.audio.position
+        if self.judged or self.audio.closed or codec not in G711:
+            return None
+        if self._check is None or self._check[0] is not codec:
+            self._check = codec, FormatCheck(G711[codec], 8000)
+            self._check[1].held_back()  # whether packets come in time is known from their timestamps
+        if self._check[1].done:
+            return None
+        codes = self.audio.read(max(self._looked, position - HISTORY), position).lstrip(bytes([codec.silence]))
+        self._looked = position
+        for at in range(0, min(len(codes), LOOKS * BLOCK_BYTES), BLOCK_BYTES):
+            if (found := self._check[1].feed(codes[at : at + BLOCK_BYTES], 0.0)) is not None:
+                self.judged = True
+                return events.AudioSuspect(self.spec.leg, found.why, found.detail)
+        return None
 
     def segments(self, now_ms: int) -> list[Segment]:
         """The speech not yet added up, in call milliseconds; an open utterance ends at `now_ms`, the leg's position."""

@@ -144,4 +144,12 @@ class MediaLoop:
         for _ in range(min(self._share, len(self._reports))):
             call = self._reports.popleft()
             if not call.ending:
-                call.publish_metrics()
+                report(call)
+
+
+def report(call: Call) -> None:
+    """Publish the call's metrics, and what is newly suspected of its legs; called every few seconds."""
+    call.publish_metrics()
+    for member in call.members.values():
+        if (found := member.suspicion()) is not None:
+            call.publish(call.elapsed_ms(), found)

@@ -177,6 +177,7 @@ class _Channel:
         self.form = form
         self._call, self._name = call, leg
         self._leg = call.legs[leg]
+        call.members[leg].judged = True  # here, by the bytes as they come
         self._converter = Converter(form)
         self._check: FormatCheck | None = FormatCheck(form.encoding, form.rate_hz)
         """None: a suspicion has been told."""

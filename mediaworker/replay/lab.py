@@ -19,7 +19,7 @@ from asr.utterance import Hypothesis, Utterance
 from audio import Detector, Leg
 from config import Settings
 from mediaworker.calls.call import Call
-from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.media_loop import TICK_S, MediaLoop, report
 from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
@@ -159,7 +159,7 @@ class Lab:
                 if tick >= report_s:
                     report_s += METRICS_EVERY_S
                     for call in self._calls:
-                        call.publish_metrics()
+                        report(call)
                 tick += TICK_S
             self.now = at_s
             act(at_s)

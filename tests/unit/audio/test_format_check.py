@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 import soxr
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode, ulaw_encode
-from audio.format_check import CONTAINERS, SAMPLE_BYTES, FormatCheck, Suspicion
+from audio.format_check import BLOCK_BYTES, CONTAINERS, SAMPLE_BYTES, FormatCheck, Suspicion
 from lab.house import ROOT
 from lab.media.speech import speech
 
@@ -64,6 +66,106 @@ def test_what_is_as_declared_is_not_suspected(name: str, rate_hz: int, encoding:
 def test_another_encoding_is_named(name: str, rate_hz: int, declared: str, actual: str, looks: str) -> None:
     [found] = judged(FormatCheck(declared, 16000), encoded(name, actual, rate_hz))
     assert found.why == "format" and looks in found.detail
+
+
+@pytest.mark.parametrize("gain", [0.3, 1.0])
+@pytest.mark.parametrize("declared", ["mulaw", "alaw"])
+@pytest.mark.parametrize(
+    ("actual", "looks"),
+    [("alaw", "A-law"), ("mulaw", "µ-law"), ("pcm_s16le", "16-bit PCM."), ("pcm_s16be", "the other byte order"),
+     ("pcm_f32le", "32-bit float")],
+)  # fmt: skip
+def test_what_g711_is_instead_is_named(gain: float, declared: str, actual: str, looks: str) -> None:
+    found = judged(FormatCheck(declared, 8000), encoded("demo-congrats", actual, 8000, gain))
+    if actual == declared:
+        assert found == []
+    else:
+        assert [each.why for each in found] == ["format"] and looks in found[0].detail
+
+
+NOISE = np.random.default_rng(1)
+AT = np.arange(13 * BLOCK_BYTES) / 8000
+
+
+def tones(*hz: float) -> np.ndarray:
+    return sum((np.sin(2 * np.pi * each * AT) for each in hz), np.zeros(len(AT))) / len(hz)
+
+
+def keyed(hz: tuple[float, float], bauds: int) -> np.ndarray:
+    """Data at that speed, as a modem or a fax machine sends them (ITU-T V.21, V.23)."""
+    bits = NOISE.integers(0, 2, len(AT) * bauds // 8000 + 1)[(np.arange(len(AT)) * bauds) // 8000]
+    return np.sin(2 * np.pi * np.cumsum(np.where(bits, hz[0], hz[1])) / 8000)
+
+
+def quadrature(carrier_hz: float, bauds: int) -> np.ndarray:
+    """As a fax machine sends a page (ITU-T V.29, V.17), the corners rounded off."""
+    symbols = NOISE.choice([-3, -1, 1, 3], (2, len(AT) * bauds // 8000 + 2))
+    times = np.arange(len(AT)) * bauds / 8000
+    real, imaginary = (np.interp(times, np.arange(symbols.shape[1]), each) for each in symbols)
+    phase = 2 * np.pi * carrier_hz * AT
+    return (real * np.cos(phase) - imaginary * np.sin(phase)) / 4.5
+
+
+LINES = {
+    "silence": 0 * AT, "comfort noise": NOISE.normal(0, 0.003, len(AT)), "loud noise": NOISE.normal(0, 0.3, len(AT)),
+    "rumble": np.cumsum(NOISE.normal(0, 0.01, len(AT))) % 1 - 0.5, "hum": 0.05 * tones(50, 150, 250),
+    "an offset": 0.003 + 0 * AT, "an offset with noise": 0.02 + NOISE.normal(0, 0.005, len(AT)),
+    "dial tone": tones(350, 440), "ringing": tones(440, 480) * (AT % 6 < 2), "busy": tones(425) * (AT % 1 < 0.5),
+    "DTMF": tones(697, 1209) * (AT % 0.2 < 0.1), "DTMF D": tones(941, 1633),
+    "fax calling": tones(1100) * (AT % 3.5 < 0.5),
+    "fax answering": tones(2100), "modem answering": tones(2225), "milliwatt": tones(1004), "whistle": tones(2600),
+    "highest": tones(3400), "half": tones(2000), "music": tones(262, 330, 392, 523) * (1 - AT % 0.5),
+    "V.21": keyed((1650, 1850), 300), "V.23": keyed((1300, 2100), 1200), "V.29": quadrature(1700, 2400),
+    "V.17": quadrature(1800, 2400), "V.34": quadrature(1959, 3429),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("encoding", ["mulaw", "alaw"])
+def test_no_line_noise_or_tone_in_g711_is_suspected(name: str, encoding: str) -> None:
+    encode = ulaw_encode if encoding == "mulaw" else alaw_encode
+    for gain in (0.01, 0.1, 0.9, 4.0):
+        samples = np.clip(32767 * gain * LINES[name], -32768, 32767).astype(np.int16)
+        assert judged(FormatCheck(encoding, 8000), bytes(encode(samples))) == []
+
+
+@pytest.mark.parametrize("encoding", ["mulaw", "alaw"])
+@pytest.mark.parametrize("gain", [0.1, 1.0, 10.0])
+def test_suppressed_silence_is_not_suspected(encoding: str, gain: float) -> None:
+    encode = ulaw_encode if encoding == "mulaw" else alaw_encode
+    for clip in CLIPS.values():
+        frames = np.tile(clip, 20 * BLOCK_BYTES // len(clip) + 1)[: 20 * BLOCK_BYTES].reshape(-1, 160).copy()
+        frames[np.abs(frames).mean(axis=1) < 200] = 0
+        samples = np.clip(gain * frames.reshape(-1), -32768, 32767).astype(np.int16)
+        assert judged(FormatCheck(encoding, 8000), bytes(encode(samples))) == []
+
+
+@pytest.mark.parametrize("declared", ["mulaw", "alaw"])
+@pytest.mark.parametrize(
+    ("data", "why", "looks"),
+    [
+        (NOISE.bytes(12 * BLOCK_BYTES), "format", "compressed or encrypted"),
+        (base64.b64encode(encoded("demo-congrats", "mulaw", 8000)), "format", "text"),
+        (bytes(12 * BLOCK_BYTES), "level", "the same byte"), (b"\x80" * 12 * BLOCK_BYTES, "level", "the same byte"),
+    ],
+    ids=["encrypted", "base64", "zeros", "ones"],
+)  # fmt: skip
+def test_what_is_no_sound_is_named(declared: str, data: bytes, why: str, looks: str) -> None:
+    [found] = judged(FormatCheck(declared, 8000), data)
+    assert found.why == why and looks in found.detail
+
+
+@pytest.mark.parametrize(("declared", "code"), [("mulaw", 0xD5), ("mulaw", 0x55), ("alaw", 0xFF), ("alaw", 0x7F)])
+def test_the_silence_of_the_other_law_is_none(declared: str, code: int) -> None:
+    [found] = judged(FormatCheck(declared, 8000), bytes([code]) * 12 * BLOCK_BYTES)
+    assert found.why == "level"
+
+
+@pytest.mark.parametrize(
+    ("declared", "code"), [("mulaw", 0xFF), ("mulaw", 0x7F), ("mulaw", 0xFE), ("alaw", 0xD5), ("alaw", 0x55)]
+)
+def test_silence_is_not_suspected(declared: str, code: int) -> None:
+    assert judged(FormatCheck(declared, 8000), bytes([code]) * 12 * BLOCK_BYTES) == []
 
 
 @pytest.mark.parametrize("name", CLIPS)

@@ -22,6 +22,7 @@ from mediaworker.calls.media_loop import TICK_S
 from mediaworker.events import schema as events
 from mediaworker.events.call_record import apply
 from mediaworker.events.frame import encode
+from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
 from mediaworker.ingress.sip.calls import SipIngress
 
 
@@ -390,3 +391,49 @@ async def test_a_second_hangup_does_not_wait() -> None:
     assert desk.call.ending
     put_off.pop()[1]()
     assert len(desk.of(events.CallEnded)) == 1
+
+
+# -- another format than was agreed -----------------------------------------------------------------------------------
+
+SAID = speech("demo-congrats")
+WRONG = {"A-law": alaw_encode(SAID), "16-bit PCM": SAID.tobytes(), "WAV": b"\xff" * 800 + b"RIFF" + ulaw_encode(SAID)}
+
+
+async def suspicions(desk: Desk, codes: bytes, take: Any) -> list[events.AudioSuspect]:
+    for at in range(0, len(codes), 5 * 8000):
+        await desk.play(codes[at : at + 5 * 8000], 0, take)
+        desk.media._report(desk.now)
+    return desk.of(events.AudioSuspect)
+
+
+@pytest.mark.parametrize("looks", WRONG)
+@pytest.mark.parametrize("source", ["sip", "twilio"])
+async def test_g711_that_is_something_else_is_told_once_a_leg(source: str, looks: str) -> None:
+    desk, codes = Desk(), WRONG[looks] * 2
+    transport: Any = "rtp" if source == "sip" else "stream"
+    legs = [LegSpec("in", Codec.PCMU, transport=transport), LegSpec("out", Codec.PCMU, transport=transport)]
+    leg = desk.registry.open(source=source, legs=legs).legs["in"]
+    take = leg.receive_rtp if source == "sip" else lambda packet, now: leg.receive_chunk(None, packet[12:], now)
+    (found,) = await suspicions(desk, codes, take)
+    assert (found.leg, found.why) == ("in", "format") and looks in found.detail
+
+
+async def test_g711_as_agreed_is_not_suspected_after_a_change_of_codec_either() -> None:
+    desk = SipDesk(sip_call())
+    leg = desk.sip.streams[0].socket.leg
+    assert await suspicions(desk, ulaw_encode(SAID), leg.receive_rtp) == []
+    desk.sip.streams[0].codec, desk.sip.streams[0].payload_type = Codec.PCMA, 8
+    desk.ingress.on_media(desk.sip)
+    for at in range(0, len(SAID), 5 * 8000):
+        await desk.hear(alaw_encode(SAID[at : at + 5 * 8000]), 8)
+        desk.media._report(desk.now)
+    assert desk.of(events.AudioSuspect) == []
+
+
+async def test_other_codecs_and_legs_that_are_judged_where_they_come_in_are_not_looked_at() -> None:
+    desk = Desk()
+    legs = [LegSpec("wide", Codec.L16, transport="stream"), LegSpec("mulaw", Codec.PCMU, transport="stream")]
+    call = desk.registry.open(source="websocket", legs=legs)
+    AudioIntake(call, ("mulaw",), AudioForm("mulaw", 8000))
+    leg = call.legs["mulaw"]
+    assert await suspicions(desk, WRONG["A-law"], lambda packet, now: leg.receive_chunk(None, packet[12:], now)) == []
