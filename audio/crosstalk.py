@@ -8,6 +8,7 @@ speech next to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +52,22 @@ class Likeness:
     """Samples: how much later it is here than there."""
 
 
-def likeness(own: NDArray[np.int16], other: NDArray[np.int16], near: int | None = None) -> Likeness:
-    """`own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), from BEFORE samples before on.
+def likenesses(own: NDArray[np.int16], other: NDArray[np.int16], near: int | None = None) -> Iterator[Likeness]:
+    """That at a delay within 8 ms of `near`, if that is known, and that at the likeliest delay if it is another one.
 
-    `near`: a delay that is known, of which the new one is within 8 ms.
+    `own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), from BEFORE samples before on.
     """
     here, there = _flat(own), _flat(other)
-    size = 1 << (len(there) + TAPS).bit_length()
-    here_spectrum, there_spectrum = np.fft.rfft(here, size), np.fft.rfft(there, size)
-    delay = _delay(here_spectrum * np.conj(there_spectrum), size, near)
+    found = _correlation(here, there)
+    delay = None
+    if near is not None:
+        delay = _delay(found, near - NEAR, near + NEAR)
+        yield _at(here, there, delay)
+    if (likeliest := _delay(found, LONGEST_LEAD, LONGEST)) != delay:
+        yield _at(here, there, likeliest)
+
+
+def _at(here: Floats, there: Floats, delay: int) -> Likeness:
     begin = BEFORE - delay - (TAPS - LEAD)
     source = there[begin : begin + len(here) + TAPS]
     explained = _predicted(here, source)
@@ -81,13 +89,18 @@ def _flat(samples: NDArray[np.int16]) -> Floats:
     return flat
 
 
-def _delay(cross: NDArray[Any], size: int, near: int | None) -> int:
-    """`cross`: the cross spectrum of the stretch and the other leg, which begins BEFORE samples earlier."""
+def _correlation(here: Floats, there: Floats) -> NDArray[Any]:
+    """Its size by lag, modulo its length, of the stretch and the other leg, which begins BEFORE samples earlier."""
+    size = 1 << (len(there) + TAPS).bit_length()
+    cross = np.fft.rfft(here, size) * np.conj(np.fft.rfft(there, size))
     cross *= np.maximum(np.abs(cross), 1e-9) ** -WHITE
-    found = np.abs(np.fft.irfft(cross, size))
-    low, high = (LONGEST_LEAD, LONGEST) if near is None else (near - NEAR, near + NEAR)
+    return np.abs(np.fft.irfft(cross, size))
+
+
+def _delay(found: NDArray[Any], low: int, high: int) -> int:
+    """Where the correlation is highest."""
     lags = np.arange(max(low, LONGEST_LEAD), min(high, LONGEST) + 1)
-    return int(lags[np.argmax(found[(lags - BEFORE) % size])])
+    return int(lags[np.argmax(found[(lags - BEFORE) % len(found)])])
 
 
 def _predicted(here: Floats, source: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 Two people talk at random, often at once, in Asterisk's recorded prompts: every other one faster, which is another
 voice. What one of them says is heard on the other's line: quieter, later, through a room or not. Legs, voice activity
-detection and transcribers are the worker's; nothing is recognised.
+detection and transcribers are the worker's; the recogniser answers at once, with a word for every WORD_MS.
 
     python -m benchmarks.crosstalk [--minutes 30] [--seed 1]
 """
@@ -16,13 +16,15 @@ import time
 import wave
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asr.client.interfaces import UtteranceRecognizer
-from audio import Codec, Detector
+from asr.utterance import Hypothesis
+from audio import Codec, Detector, Leg
 from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import SPEECH
@@ -34,6 +36,7 @@ from mediaworker.events import schema as events
 
 HZ = 8000
 CALL_S = 60
+WORD_MS = 700
 OWN_MS = 200
 """An utterance with so much speech of its own is not crosstalk, whatever else is heard in it."""
 ROOMS = ("line", "room")
@@ -46,6 +49,8 @@ Floats = NDArray[np.float32]
 @dataclass
 class Outcome:
     counted: Counter[str] = field(default_factory=Counter)
+    first_ms: list[int] = field(default_factory=list)
+    """From the beginning of each own utterance to its first partial."""
     cpu_s: float = 0.0
 
 
@@ -89,7 +94,7 @@ def heard(said: Floats, level_db: float, delay: int, answer: Floats | None) -> F
 
 def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Generator, outcome: Outcome) -> None:
     detector, profile = Detector(), Endpointing()
-    published: list[Any] = []
+    published: list[tuple[int, Any]] = []
     transcribers: dict[str, LegTranscriber] = {}
     crosstalk = Crosstalk(transcribers.values, lambda leg, position: max(0, position // 8))
     codes = {}
@@ -100,8 +105,8 @@ def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Gen
         leg.start(0.0)
         transcribers[name] = LegTranscriber(
             name=name, speaker=Speaker("unknown"), leg=leg, prefix=f"{name}/", language="", context="", partial_ms=500,
-            endpointing=profile, recognizer=cast(UtteranceRecognizer, Deaf()),
-            publish=lambda at_ms, body: published.append(body), call_ms=lambda position: position // 8,
+            endpointing=profile, recognizer=cast(UtteranceRecognizer, Counting()),
+            publish=partial(_note, published, leg), call_ms=lambda position: position // 8,
             clock=lambda: 0.0, drained=lambda: None, stats=TranscriberStats(), crosstalk=Timed(crosstalk, outcome),  # type: ignore[arg-type]
         )  # fmt: skip
         leg.key = transcribers[name]
@@ -113,31 +118,49 @@ def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Gen
                 detection.leg.key.on_detection(detection)
         for transcriber in transcribers.values():
             transcriber.feed()
-    for body in published:
-        if isinstance(body, events.TranscriptFinal):
-            _count(body, own[body.leg], outcome)
+    firsts: dict[str, int] = {}
+    for at_ms, body in published:
+        if isinstance(body, events.TranscriptPartial):
+            firsts.setdefault(body.utterance_id, at_ms - body.start_ms)
+        elif isinstance(body, events.TranscriptFinal):
+            _count(body, own[body.leg], firsts.get(body.utterance_id), outcome)
 
 
-def _count(final: events.TranscriptFinal, own: Floats, outcome: Outcome) -> None:
-    """`own`: what the leg's own speaker said, without anything else."""
+def _note(published: list[tuple[int, Any]], leg: Leg, at_ms: int, body: Any) -> None:
+    published.append((leg.position // 8, body))
+
+
+def _count(final: events.TranscriptFinal, own: Floats, first_ms: int | None, outcome: Outcome) -> None:
+    """`own`: what the leg's own speaker said, without anything else; `first_ms`: when the first partial was shown."""
     part = own[final.start_ms * 8 : final.end_ms * 8]
     frames = part[: len(part) // 80 * 80].reshape(-1, 80)
     own_ms = 10 * int(np.sum(np.sqrt(np.mean(frames**2, axis=1)) > 100)) if len(frames) else 0
     kind = "own" if own_ms >= OWN_MS else "crosstalk"
     outcome.counted[kind] += 1
     outcome.counted[f"{kind} withheld"] += bool(final.crosstalk)
+    outcome.counted["shown before"] += bool(final.crosstalk) and first_ms is not None
+    if kind == "own" and first_ms is not None:
+        outcome.first_ms.append(first_ms)
 
 
-class Deaf:
-    """A recogniser that answers at once and hears nothing."""
+class Counting:
+    """A recogniser that answers at once, with as many words as there is time for."""
 
     def open(self, utterance: Any, on_hypothesis: Any) -> None:
-        self.answer = on_hypothesis
+        self.answer, self.heard = on_hypothesis, 0
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.heard += len(audio)
+
+    def partial(self, utterance_id: str, revision: int) -> None:
+        self._say(utterance_id, revision, final=False)
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
-        from asr.utterance import Hypothesis
+        self._say(utterance_id, revision, final=True)
 
-        self.answer(Hypothesis(utterance_id, revision, "", "", 0, True))
+    def _say(self, utterance_id: str, revision: int, *, final: bool) -> None:
+        text = " ".join(["word"] * (self.heard // (8 * WORD_MS)))
+        self.answer(Hypothesis(utterance_id, revision, text, "", 0, final))
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **more: None
@@ -177,15 +200,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of calls, each line of the table")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    print("crosstalk            own utterances  withheld   of crosstalk  withheld   CPU ms per minute of call")
+    print("crosstalk            own  withheld  first partial ms   of crosstalk  withheld  after partials   CPU ms/min")
     cases = [(None, "line"), *((level, place) for place in ROOMS for level in LEVELS_DB)]
     for level_db, place in cases:
         found = measure(level_db, place, given.minutes, given.seed)
         name = "none" if level_db is None else f"{level_db} dB, {place}"
         count = found.counted
         print(
-            f"{name:20s} {count['own']:14,}  {count['own withheld']:8,}   {count['crosstalk']:12,}"
-            f"  {count['crosstalk withheld']:8,}   {1000 * found.cpu_s / given.minutes:.0f}"
+            f"{name:17s} {count['own']:6,}  {count['own withheld']:8,}  {np.mean(found.first_ms):16.0f}"
+            f"   {count['crosstalk']:12,}  {count['crosstalk withheld']:8,}  {count['shown before']:14,}"
+            f"   {1000 * found.cpu_s / given.minutes:6.0f}"
         )
         sys.stdout.flush()
 

@@ -49,10 +49,10 @@ class Engine:
 class Desk:
     """A registry on a clock of its own."""
 
-    def __init__(self, aligner: Any = None, **settings: Any) -> None:
+    def __init__(self, aligner: Any = None, *, engine: Engine | None = None, **settings: Any) -> None:
         self.now = 100.0
         self.published: list[events.EventBody] = []
-        self.engine, self.detector = Engine(), Detector()
+        self.engine, self.detector = engine or Engine(), Detector()
         self.registry = CallRegistry(
             Settings(**settings),
             detector=self.detector,

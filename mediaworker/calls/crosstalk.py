@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from audio import Codec, Leg
 from audio.codecs import g711
-from audio.crosstalk import AFTER, BEFORE, Likeness, likeness
+from audio.crosstalk import AFTER, BEFORE, Likeness, likenesses
 from audio.ring import HISTORY
 
 SECOND = 8000
@@ -50,6 +50,8 @@ class Comparison:
     """The leg whose sound it is as far as is known; empty: nobody's."""
     own: bool = False
     """It is no copy, whatever comes."""
+    doubtful: bool = False
+    """It is no copy as far as is known, but may well be one: it is like another leg, or that leg is behind."""
 
 
 class Talker(Protocol):
@@ -80,6 +82,7 @@ class Crosstalk:
         while not found.own and len(talkers) > 1 and (found.compared < end or not found.copy_of):
             low = max(start, min(found.compared, end - OVERLAP))
             high = min(end, low + LONGEST)
+            found.doubtful = False
             source = next(
                 (
                     each
@@ -93,33 +96,37 @@ class Crosstalk:
                 found.copy_of = ""
                 break
             found.compared, found.copy_of = high, source.name
+        found.doubtful = found.doubtful and not (found.own or found.copy_of)
         return bool(found.copy_of)
 
     def _is_copy(self, own: Talker, other: Talker, low: int, high: int, found: Comparison, *, later: bool) -> bool:
         """Whether [low, high) of `own` is the sound of `other`. `later`: `own` comes behind `other` in the call."""
         shift = round(((own.leg.origin_s or 0.0) - (other.leg.origin_s or 0.0)) * SECOND)
         high = min(high, other.leg.position - shift)
-        if high - low < LEAST or other.leg.closed:
+        if other.leg.closed:
             return False
         talked_ms = other.talked_ms(self._call_ms(own.leg, low - BEFORE), self._call_ms(own.leg, high))
         if 2 * talked_ms * SECOND < 1000 * (high - low):
+            return False
+        if high - low < LEAST:
+            found.doubtful = found.doubtful or talked_ms > 0
             return False
         here = _samples(own.leg, low, high)
         there = _samples(other.leg, low + shift - BEFORE, high + shift + AFTER)
         pair, seconds = (own.name, other.name), len(here) / SECOND
         known, where = self._delays.get(pair, (0, found))
-        if where is not found:
-            like = likeness(here, there, known)
-            if _like(like, KNOWN_SHARE + KNOWN_SHARE_S / seconds, later=later):
-                return True
-        like = likeness(here, there)
+        alike = likenesses(here, there, known if where is not found else None)
+        like = next(alike)
+        if where is not found and _like(like, KNOWN_SHARE + KNOWN_SHARE_S / seconds, later=later):
+            return True
+        like = next(alike, like)
         if _like(like, LIKELY_SHARE, later=later):
-            self._delays[pair] = like.delay, found
+            self._delays[pair], found.doubtful = (like.delay, found), True
         return _like(like, SHARE + SHARE_S / seconds, later=later)
 
 
 def _like(found: Likeness, share: float, *, later: bool) -> bool:
-    if found.share < min(share, SAME_SHARE) or found.worst < max(LEAST_EVEN, EVEN * found.share):
+    if found.share < min(share, SAME_SHARE) or found.worst < max(LEAST_EVEN, EVEN * min(found.share, 1.0)):
         return False
     same_db = SAME_DB if later else -SAME_DB
     return found.gain_db <= QUIETER_DB or (found.share >= SAME_SHARE and found.gain_db <= same_db)

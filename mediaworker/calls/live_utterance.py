@@ -12,6 +12,18 @@ from mediaworker.ops.latency import EndpointTimes
 from mediaworker.ops.traces import FinalTimes
 
 POSITIONS_PER_MS = 8
+FIRST_PARTIAL_MS = 250
+EAGER = 0.25
+"""Partials follow each other at this fraction of `asr.partial_ms` until a word is shown..."""
+EAGER_MS = 1500
+"""... or so much has been said: a noise has no words."""
+HELD_MS = 300
+"""For so long a first partial is held back that may be another leg's words."""
+
+
+def until_partial_ms(said_ms: int, partial_ms: int, *, shown: bool) -> int:
+    """How long after one partial the next is requested. `said_ms`: since speech began; `shown`: a word is shown."""
+    return partial_ms if shown or said_ms >= EAGER_MS else round(EAGER * partial_ms)
 
 
 @dataclass(slots=True)
@@ -64,6 +76,9 @@ class LiveUtterance:
     endpoint: EndpointTimes | None = None
     traceparent: str = ""
     """Its span; empty: it is not traced."""
+    held: Hypothesis | None = None
+    """The first partial, held back while it may be another leg's words."""
+    held_until: int | None = None
     crosstalk: Comparison | None = None
     """With the call's other legs; None: nobody compares."""
     last: Hypothesis | None = None
@@ -73,6 +88,28 @@ class LiveUtterance:
     def copy_of(self) -> str:
         """The leg whose sound it is, which makes it crosstalk; empty: it is its own leg's."""
         return self.crosstalk.copy_of if self.crosstalk is not None else ""
+
+    def schedule_partial(self, position: int, partial_ms: int) -> None:
+        """The next one after that at `position`."""
+        said_ms = (position - self.start) // POSITIONS_PER_MS
+        self.next_partial = position + POSITIONS_PER_MS * until_partial_ms(said_ms, partial_ms, shown=bool(self.text))
+
+    def hold(self, hypothesis: Hypothesis, position: int) -> bool:
+        """Hold a partial back if it may be the first of another leg's words, but not for ever."""
+        if self.text or not hypothesis.text or self.crosstalk is None or not self.crosstalk.doubtful:
+            return False
+        if self.held_until is None:
+            self.held_until = position + HELD_MS * POSITIONS_PER_MS
+        self.held = hypothesis if position < self.held_until else None
+        return self.held is not None
+
+    def release(self, position: int) -> Hypothesis | None:
+        """The partial that was held back, once it may be shown."""
+        assert self.crosstalk is not None and self.held_until is not None
+        if self.crosstalk.doubtful and position < self.held_until:
+            return None
+        held, self.held = self.held, None
+        return None if self.copy_of else held
 
     def partial(self, leg: str, hypothesis: Hypothesis, end_ms: int) -> events.TranscriptPartial | None:
         """The next partial, or None if the hypothesis changes nothing."""

@@ -12,6 +12,7 @@ one replayed after a crash decode the same samples.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import structlog
@@ -22,7 +23,7 @@ from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 from mediaworker.calls.crosstalk import Comparison, Crosstalk
-from mediaworker.calls.live_utterance import POSITIONS_PER_MS, LiveUtterance, Speaker
+from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS, POSITIONS_PER_MS, LiveUtterance, Speaker
 from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
@@ -34,11 +35,6 @@ log = structlog.get_logger()
 APPEND_MS = 200
 """Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
 to decode when the speaker stops."""
-FIRST_PARTIAL_MS = 250
-EAGER = 0.25
-"""Partials follow each other at this fraction of `asr.partial_ms` until a word is shown..."""
-EAGER_MS = 1500
-"""... or so much has been said: a noise has no words."""
 
 
 class LegTranscriber:
@@ -83,7 +79,7 @@ class LegTranscriber:
         self.segments: list[tuple[int, int]] = []
         """Finished speech in call milliseconds; the call removes what it has added up."""
         self._prefix, self._count = prefix, 0
-        self._partial = partial_ms * POSITIONS_PER_MS
+        self._partial_ms = partial_ms
         self.endpointing = endpointing
         """The profile of the leg."""
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
@@ -149,12 +145,15 @@ class LegTranscriber:
         utterance = self._current
         if utterance is None:
             return 0
-        if utterance.paused is not None:
-            return 1
         try:
-            self._send_audio(utterance)
+            if utterance.paused is None:
+                self._send_audio(utterance)
+            if utterance.held is not None and (hypothesis := utterance.release(self.leg.position)) is not None:
+                self._publish_partial(utterance, hypothesis)
         except Exception:
             self._give_up(utterance)
+            return 1
+        if utterance.paused is not None or utterance.held is not None:
             return 1
         due = min(utterance.next_partial, utterance.sent + APPEND_MS * POSITIONS_PER_MS)
         return max(1, -(-(due - self.leg.position) // WINDOW))
@@ -165,8 +164,7 @@ class LegTranscriber:
             return  # until it is known whether the utterance is cut
         if position >= utterance.next_partial:
             self._append(utterance, position)
-            eager = not utterance.text and position - utterance.start < EAGER_MS * POSITIONS_PER_MS
-            utterance.next_partial = position + (round(EAGER * self._partial) if eager else self._partial)
+            utterance.schedule_partial(position, self._partial_ms)
             if self._takes_partial() and not self._is_copy(utterance, position):
                 utterance.revision += 1
                 self._recognizer.partial(utterance.engine_id, utterance.revision)
@@ -204,6 +202,7 @@ class LegTranscriber:
         utterance = self._expect_current()
         self._append(utterance, detection.end + self.endpointing.speculate_ms * POSITIONS_PER_MS)
         if self._is_copy(utterance, detection.end):
+            utterance.next_partial = sys.maxsize  # silence is nobody's: nothing is compared until somebody goes on
             return
         utterance.revision += 1
         utterance.paused = detection.end
@@ -339,7 +338,8 @@ class LegTranscriber:
                 return  # if the utterance ends here, the final shows it
         shown = utterance.ended is None and not utterance.copy_of
         if shown and hypothesis.error is None and hypothesis.revision <= utterance.revision:
-            self._publish_partial(utterance, hypothesis)
+            if not utterance.hold(hypothesis, self.leg.position):
+                self._publish_partial(utterance, hypothesis)
 
     def _publish_partial(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
         end_ms = self._call_ms(utterance.paused if utterance.paused is not None else utterance.sent)

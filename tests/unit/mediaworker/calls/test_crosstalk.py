@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asr.utterance import Hypothesis
 from audio import Codec
 from audio.codecs import g711
 from config.sections.recognition import Asr
-from lab.calls.desks import Desk
+from lab.calls.desks import Desk, Engine
 from lab.media.speech import speech
 from mediaworker.calls.call_leg import LegSpec
+from mediaworker.calls.crosstalk import Comparison
+from mediaworker.calls.live_utterance import LiveUtterance, Speaker
 from mediaworker.events import schema as events
 
 CUSTOMER = np.concatenate([np.zeros(4000), speech("demo-congrats")[: 10 * 8000]])
@@ -120,3 +123,77 @@ async def test_a_copy_without_its_source_is_transcribed() -> None:
     """The customer's own line is silent, for it is muted there: the words would be lost."""
     found: Any = await finals({"agent": later(CUSTOMER, 100, -15), "customer": np.zeros(len(CUSTOMER))})
     assert found["agent"] and all(final.text for final in found["agent"])
+
+
+# -- partials ---------------------------------------------------------------------------------------------------------
+
+
+class Eager(Engine):
+    """Answers every request for a partial at once, with how much it has heard."""
+
+    def partial(self, utterance_id: str, revision: int) -> None:
+        _, heard, audio = self.utterances[utterance_id]
+        text = f"{len(audio)} codes"
+        heard(Hypothesis(utterance_id, revision, text, "en", len(text), False))
+
+
+async def partials(legs: dict[str, np.ndarray], *, compared: bool = True) -> dict[str, list[events.TranscriptPartial]]:
+    desk = Desk(engine=Eager(), asr=Asr(withhold_crosstalk=compared))
+    await finals(legs, desk=desk)
+    return {name: [body for body in desk.of(events.TranscriptPartial) if body.leg == name] for name in legs}
+
+
+@pytest.mark.parametrize(("ms", "level_db"), [(0, -15), (60, -20), (200, -25)])
+@pytest.mark.parametrize("said_ms", [350, 500, 900, 5000])
+async def test_no_partial_shows_another_legs_words_not_even_when_it_has_fallen_silent(
+    ms: int, level_db: int, said_ms: int
+) -> None:
+    said = np.concatenate([np.zeros(4000), speech("demo-congrats")[2000 : 2000 + 8 * said_ms]])
+    found = await partials({"agent": later(said, ms, level_db), "customer": said})
+    assert found["customer"] and not found["agent"]
+
+
+@pytest.mark.parametrize("legs", ["one", "a silent one", "both at once"])
+async def test_no_partial_of_a_legs_own_is_later_for_it(legs: str) -> None:
+    sounds = {"a": CUSTOMER}
+    if legs != "one":
+        sounds["b"] = np.zeros(len(CUSTOMER)) if legs == "a silent one" else np.append(np.zeros(4000), AGENT)
+    compared, plain = await partials(sounds), await partials(sounds, compared=False)
+    assert all(plain.get(name) for name in sounds if sounds[name].any())
+    for name in sounds:
+        assert [(body.end_ms, body.text) for body in compared[name]] == [
+            (each.end_ms, each.text) for each in plain[name]
+        ]
+
+
+def doubtful() -> tuple[LiveUtterance, Hypothesis]:
+    utterance = LiveUtterance(
+        id="u1", engine_id="u1", start=0, audio_start=0, start_ms=0, sent=0, next_partial=2000, cut_from=240_000,
+        language="en", speaker=Speaker("agent"), crosstalk=Comparison(0, doubtful=True),
+    )  # fmt: skip
+    return utterance, Hypothesis("u1", 1, "a word", "en", 0, False)
+
+
+def test_a_first_partial_in_doubt_is_held_for_300_ms_at_most() -> None:
+    utterance, heard = doubtful()
+    assert utterance.hold(heard, 4000) and utterance.release(4000 + 2399) is None
+    assert utterance.release(4000 + 2400) is heard and utterance.held is None
+    assert not utterance.hold(heard, 4000 + 2400), "once and no longer"
+
+
+@pytest.mark.parametrize("decided", ["its own", "a copy"])
+def test_a_partial_is_held_until_it_is_known_whose_it_is(decided: str) -> None:
+    utterance, heard = doubtful()
+    newer = Hypothesis("u1", 2, "two words", "en", 0, False)
+    assert utterance.hold(heard, 4000) and utterance.hold(newer, 5000)
+    utterance.crosstalk = Comparison(0, own=True) if decided == "its own" else Comparison(0, copy_of="customer")
+    assert utterance.release(5000) is (newer if decided == "its own" else None) and utterance.held is None
+
+
+def test_what_is_shown_already_or_empty_is_not_held() -> None:
+    utterance, heard = doubtful()
+    assert not utterance.hold(Hypothesis("u1", 1, "", "en", 0, False), 4000) and utterance.held_until is None
+    utterance.text = "a"
+    assert not utterance.hold(heard, 4000)
+    utterance.text, utterance.crosstalk = "", None
+    assert not utterance.hold(heard, 4000)
