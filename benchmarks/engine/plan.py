@@ -12,12 +12,14 @@ from asr import messages
 from asr.messages import ToEngine
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS, until_partial_ms
 from mediaworker.calls.transcriber import APPEND_MS
 
 CODES_PER_MS = 8
 FRAME = 20 * CODES_PER_MS
-FIRST_PARTIAL_MS = 300
-"""After speech has begun. A call asks for more until a word is shown; the figures were all measured with these."""
+SHOWN_MS = 500
+"""So long after speech has begun a word is shown, as with Moonshine, whatever the engine here answers: until then
+partials follow each other quickly."""
 QUIET = 0.02
 """RMS of a frame against that of the loudest one: below it nobody speaks."""
 PAUSE_FRAMES = 20
@@ -113,6 +115,12 @@ def plan(clips: Sequence[bytes], *, calls: int, seconds: float, seed: int, join:
     return sorted(spoken, key=lambda each: each.start_s)
 
 
+def next_partial_ms(at_ms: int, lead_ms: int, partial_ms: int) -> int:
+    """When the next partial of an utterance is requested after that at `at_ms`, as a call does it."""
+    said_ms = at_ms - lead_ms
+    return at_ms + until_partial_ms(said_ms, partial_ms, shown=said_ms > SHOWN_MS)
+
+
 def arrivals(spoken: Sequence[Spoken], *, partial_ms: int, context: int = 0) -> list[Arrival]:
     """The messages of all legs, in the order of their times. `context`: words that each leg gives the engine with its
     utterances, others than its neighbours."""
@@ -124,7 +132,10 @@ def _messages(spoken: Spoken, partial_ms: int, context: int) -> Iterator[Arrival
     """As `mediaworker.calls.transcriber` sends them: audio in small pieces, partials while it goes on, then the
     final."""
     length_ms = len(spoken.codes) // CODES_PER_MS
-    asks = set(range(spoken.lead_ms + FIRST_PARTIAL_MS, length_ms, partial_ms))
+    asks, next_ms = set[int](), spoken.lead_ms + FIRST_PARTIAL_MS
+    while next_ms < length_ms:
+        asks.add(next_ms)
+        next_ms = next_partial_ms(next_ms, spoken.lead_ms, partial_ms)
     sent = revision = 0
     known = random.Random(spoken.id.partition("/")[0]).choices(WORDS, k=context)
     yield Arrival(spoken.start_s, messages.Open(Utterance(spoken.id, "PCMU", context=" ".join(known))))

@@ -1,10 +1,10 @@
 """People who all talk, as the engine hears them: utterances of 2 to 8 s, partials, speculative finals. No I/O.
 
-What a call asks for is what `mediaworker.calls.transcriber` asks for, but for those partials that follow quickly until
-a word is shown: a first partial 300 ms after speech has begun and one every `partial_ms` from then on; a speculative
-final after 160 ms of quiet, also in the midst of an utterance; and the next partial 300 ms after the speaker has gone
-on. The last speculative final is the one that counts: it is wanted 340 ms later, when the quiet
-has lasted for 500 ms and the utterance is over.
+What a call asks for is what `mediaworker.calls.transcriber` asks for: a first partial 250 ms after speech has begun,
+more that follow quickly until a word is shown, and one every `partial_ms` from then on; a speculative final after
+160 ms of quiet, also in the midst of an utterance; and the next partial 250 ms after the speaker has gone on. The last
+speculative final is the one that counts: it is wanted 340 ms later, when the quiet has lasted for 500 ms and the
+utterance is over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from audio.codecs.g711 import ulaw_decode
 from benchmarks.engine.plan import (
     BREATH_MS,
     CODES_PER_MS,
-    FIRST_PARTIAL_MS,
     FRAME,
     LEADS_MS,
     QUIET,
@@ -30,9 +29,11 @@ from benchmarks.engine.plan import (
     Arrival,
     Spoken,
     cut,
+    next_partial_ms,
     utterances,
 )
 from config.settings import Endpointing
+from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS
 from mediaworker.calls.transcriber import APPEND_MS
 
 FRAME_MS = FRAME // CODES_PER_MS
@@ -128,7 +129,7 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
             yield arrival(at_ms, messages.Withdraw(name))
         if at_ms >= next_ms and partial_ms:
             yield append(at_ms)
-            revision, next_ms = revision + 1, at_ms + partial_ms
+            revision, next_ms = revision + 1, next_partial_ms(at_ms, spoken.lead_ms, partial_ms)
             yield arrival(at_ms, messages.PartialRequest(name, revision, at_ms * CODES_PER_MS))
         elif at_ms - sent_ms >= APPEND_MS:
             yield append(at_ms)

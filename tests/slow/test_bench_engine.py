@@ -90,8 +90,8 @@ def test_audio_comes_as_it_is_spoken_and_the_final_last() -> None:
                 asked.append(len(heard) // 8)
         last = mine[-1][1]
         assert isinstance(last, messages.FinalRequest) and last.commit and heard == each.codes
-        assert asked[0] == each.lead_ms + 300
-        assert {two - one for one, two in zip(asked[:-1], asked[1:-1], strict=False)} == {500}
+        said = [at_ms - each.lead_ms for at_ms in asked[:-1]]
+        assert said == [250, 375, 500, *range(625, 30_000, 500)][: len(said)] and len(said) > 1
 
 
 def test_each_leg_gives_a_context_of_its_own_with_all_its_utterances() -> None:
@@ -154,7 +154,7 @@ def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> 
     assert lanes["final"]["asked"] == len(spoken) and lanes["final"]["replaced"] == 0
     replaced = sum(lane["replaced"] for lane in live)
     partials = sum(lane["asked"] for lane in live[1:])
-    assert 0 < replaced < partials and row["partials_answered"] == round(1 - replaced / partials, 4)
+    assert 0 < replaced <= partials and row["partials_answered"] == round(1 - replaced / partials, 4)
     assert row["finals"] == len(spoken) and row["finals_equal"] == row["batch_finals_equal"] == 1.0
     assert row["rows_per_forward"] > 1
     spent = run.tally.spent.values()

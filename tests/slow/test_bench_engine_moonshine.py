@@ -17,8 +17,8 @@ from benchmarks.engine import run as engine
 from benchmarks.engine import talk as talking
 from benchmarks.engine.arrivals import Clock, Run
 from benchmarks.engine.moonshine_designs import MeteredEngine, Model
-from benchmarks.engine.plan import Arrival
-from benchmarks.engine.talk import WARM_S, quiet, requests, talk
+from benchmarks.engine.plan import Arrival, next_partial_ms
+from benchmarks.engine.talk import FRAME_MS, WARM_S, quiet, requests, talk
 from lab.house import ROOT
 from lab.worker.qwen import DIGITS
 from mediaworker.cli.main import main
@@ -66,7 +66,7 @@ def test_requests_are_those_of_a_live_call() -> None:
         assert isinstance(mine[0].message, messages.Open) and isinstance(mine[-1].message, messages.CloseUtterance)
         withdrawn = [one for one in mine if isinstance(one.message, messages.Withdraw)]
         mine = [one for one in mine if one not in withdrawn]
-        heard, revision, since = b"", 0, each.start_s + (each.lead_ms + 300 - 500) / 1000
+        heard, revision, due_ms = b"", 0, each.lead_ms + 250
         for arrival in mine[1:-1]:
             message = arrival.message
             if isinstance(message, messages.Append):
@@ -76,9 +76,9 @@ def test_requests_are_those_of_a_live_call() -> None:
             assert isinstance(message, Asked) and message.end == len(heard) and message.revision > revision
             assert arrival.time_s == pytest.approx(each.start_s + len(heard) / 8000)
             if isinstance(message, messages.PartialRequest):
-                after_pause = message.revision == revision + 2
-                assert after_pause or arrival.time_s == pytest.approx(since + 0.5)
-                since = arrival.time_s
+                after_pause, at_ms = message.revision == revision + 2, len(heard) // 8
+                assert after_pause or due_ms <= at_ms < due_ms + FRAME_MS
+                due_ms = next_partial_ms(at_ms, each.lead_ms, 500)
             else:
                 assert not message.commit and message.wanted_in_ms == 340
             revision = message.revision

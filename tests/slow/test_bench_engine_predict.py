@@ -53,7 +53,7 @@ def test_host_and_device_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 5 < host["step_ms"] <= both["step_ms"] < 12
     assert device["step_ms"] > 2 * host["step_ms"] and device["device_share"] > device["host_share"]
     assert host["host_share"] > 2 * host["device_share"]
-    assert host["partials_answered"] == 1.0 and both["rtfx"] > 0
+    assert host["partials_answered"] > 0.9 and both["rtfx"] > 0
 
 
 def test_the_command_writes_what_it_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
