@@ -4,6 +4,9 @@ A subscription first catches up from the hub's history, in pages and at the subs
 from there the hub offers it every event, and what it has not taken waits here. The waiting room is bounded: of
 partials only the newest per utterance waits; when the room is full they are dropped, which `lagged` tells; durable
 events that do not fit end the subscription, for a gap among them is not allowed.
+
+A subscriber that keeps up is sent each event by the call that offers it. No task wakes up, for one or for the other:
+what is offered to a subscriber that does not read costs its place in the waiting room.
 """
 
 from __future__ import annotations
@@ -137,6 +140,9 @@ class Subscription:
         """While catching up: the hub has looked for frames up to here."""
         self.live = False
         """Set by the hub when there is nothing left to catch up with."""
+        self.send_at_once: Callable[[str], bool] | None = None
+        """Sends a frame that nothing waits in front of, without waking whoever iterates. It returns False when the
+        subscriber has no room or is leaving: the event then waits here like any other."""
         self.dropped = 0
         self.overrun = False
         self._history, self._limit, self._lagged = history, limit, lagged
@@ -156,12 +162,20 @@ class Subscription:
         """Events that can be handed out at once."""
         return len(self._page) + len(self._waiting)
 
+    @property
+    def _idle(self) -> bool:
+        """Everything has been handed out, and whoever iterates has come back for more."""
+        return self._waiter is not None and not self._waiter.done()
+
     def wants(self, entry: Entry) -> bool:
         return (self.types is None or entry.type in self.types) and (self.call is None or entry.call_id == self.call)
 
     def offer(self, entry: Entry) -> None:
         """Called by the hub for every event once the subscription is live. Never blocks."""
         if self._closed is not None or self._done or not self.wants(entry):
+            return
+        if self._idle and self.send_at_once is not None and self.send_at_once(entry.frame):
+            self._hand_out(entry)
             return
         if not entry.durable:
             self._offer_transient(entry)
@@ -231,10 +245,7 @@ class Subscription:
             return self._lagged(str(self.cursor), dropped)
         if self._waiting:
             entry = self._waiting.popitem(last=False)[1]
-            if entry.cursor is not None:
-                self.cursor = entry.cursor
-            elif entry.row is not None:
-                self._advance(entry.row)
+            self._hand_out(entry)
             return entry.frame
         return None
 
@@ -257,6 +268,12 @@ class Subscription:
     def _drop(self, count: int) -> None:
         self.dropped += count
         self._dropped_since += count
+
+    def _hand_out(self, entry: Entry) -> None:
+        if entry.cursor is not None:
+            self.cursor = entry.cursor
+        elif entry.row is not None:
+            self._advance(entry.row)
 
     def _advance(self, row: int) -> None:
         self.cursor = Cursor(self.cursor.store_id, row, self.cursor.seen)

@@ -3,7 +3,7 @@
 uvicorn bounds a request's head, its body's buffer and the pause between requests, but waits for ever for a head to
 end, a body to come or an answer to be read. A `GuardedConnection` stands between the transport and uvicorn's protocol:
 it sees every byte that passes, learns from the application's own messages when an answer begins and ends
-(`watch_answers`), and ends every such wait.
+(`server.connected`), and ends every such wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.frames import Close, CloseCode, Frame, Opcode
 
@@ -27,6 +26,8 @@ from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 
 SWEEP_S = 0.5
+WRITE_BYTES = 1 << 14
+"""Output that waits in the worker for the peer to read before whoever writes waits as well."""
 MAX_FRAGMENTS = 4096
 """Fragments of one WebSocket message: each costs memory, even an empty one."""
 CONNECTION = "mediaworker.connection"
@@ -106,6 +107,7 @@ class GuardedConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its bases
+        self.transport.set_write_buffer_limits(WRITE_BYTES)
         guard, now = self._guard, self._loop.time()
         self._watch = RequestWatch(now, header_timeout_s=guard.header_timeout_s, stall_s=guard.stall_s)
         address = transport.get_extra_info("peername")
@@ -170,6 +172,13 @@ class GuardedConnection(asyncio.Protocol):
         self._update_reading()
 
     # -- from the application -----------------------------------------------------------------------------------------
+
+    def write_frame(self, frame: bytes) -> bool:
+        """See `access.ConnectionInfo`. The frame is one that changes nothing in the state of uvicorn's protocol."""
+        if self._unread_since is not None or self._refused or self.transport.is_closing():
+            return False
+        self.transport.write(frame)
+        return True
 
     def answer_begins(self) -> None:
         self._watch.answer_begun = True
@@ -344,33 +353,6 @@ class WatchedTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._connection.become_websocket(cast(asyncio.Protocol, protocol))
-
-
-def watch_answers(app: ASGIApp) -> ASGIApp:
-    """Lets the connection know when answers begin and end."""
-
-    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-        connection: GuardedConnection = scope["state"].pop(CONNECTION)
-
-        async def send_http(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                connection.answer_begins()
-            await send(message)
-            if message["type"] == "http.response.body" and not message.get("more_body"):
-                connection.answer_ended()
-
-        async def send_websocket(message: Message) -> None:
-            try:
-                await send(message)
-            except RuntimeError:
-                # uvicorn has closed it because of the peer's frames or silence, and blames the application for that.
-                if not connection.transport.is_closing():
-                    raise
-                raise ConnectionResetError from None
-
-        await app(scope, receive, send_http if scope["type"] == "http" else send_websocket)
-
-    return watched
 
 
 def _refusal(status: int, detail: str, path: str) -> bytes:

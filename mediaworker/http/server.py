@@ -17,16 +17,17 @@ from config import Settings
 from config.addresses import bound_tcp
 from config.listen import http_host
 from config.log_rate_limit import LogRateLimit
-from mediaworker.http.connection import SWEEP_S, Guard, GuardedConnection, watch_answers
+from mediaworker.http.connection import CONNECTION, SWEEP_S, Guard, GuardedConnection
 from mediaworker.ingress.access import INCOMING, ConnectionInfo
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ops.tls import certificate
 
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
-SEND_BYTES = 65536
-"""That the kernel keeps for a peer (Linux takes twice as many). Left alone it takes megabytes, and a subscriber that
-never reads is sent thousands of events, at the others' cost, before it is found out."""
+UNSENT_BYTES = 1 << 14
+"""What the kernel takes beyond what it may send the peer. Left alone it takes megabytes, and a subscriber that
+never reads is sent thousands of events, at the others' cost, before it is found out. A limit of the whole send buffer
+would do the same, and make a long line slow as well: that buffer holds what is on its way, too."""
 
 
 class UvicornLogFilter(logging.Filter):
@@ -77,7 +78,7 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self._server = _Server(
             uvicorn.Config(
-                watch_answers(_with_connection(app)),
+                connected(app),
                 http=functools.partial(GuardedConnection, self.guard),  # type: ignore[arg-type]
                 ws="websockets-sansio",
                 lifespan="off",
@@ -100,7 +101,7 @@ class HttpServer:
 
     async def start(self) -> None:
         listener = bound_tcp(self.host, self._settings.http.port)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)  # connections inherit it
         self.port = listener.getsockname()[1]
         self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
         while not self._server.started:
@@ -131,19 +132,38 @@ class HttpServer:
         self.guard.sweep(loop.time())
 
 
-def _with_connection(app: ASGIApp) -> ASGIApp:
-    """Lets the application ask whose the connection is, and have its answer held back (`access.ConnectionInfo`)."""
+def connected(app: ASGIApp) -> ASGIApp:
+    """Lets the application ask whose the connection is and hold its answer back (`access.ConnectionInfo`), and the
+    connection know when answers begin and end."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        incoming = ConnectionInfo(scope["http_version"], scope["client"], scope["server"])
+        connection: GuardedConnection = scope["state"].pop(CONNECTION)
+        incoming = ConnectionInfo(scope["http_version"], scope["client"], scope["server"], connection.write_frame)
         scope[INCOMING] = incoming
 
-        async def later(message: Message) -> None:
+        async def held_back() -> None:
             if incoming.delay_s:
                 delay_s, incoming.delay_s = incoming.delay_s, 0.0
                 await asyncio.sleep(delay_s)
-            await send(message)
 
-        await app(scope, receive, later)
+        async def send_http(message: Message) -> None:
+            await held_back()
+            if message["type"] == "http.response.start":
+                connection.answer_begins()
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                connection.answer_ended()
+
+        async def send_websocket(message: Message) -> None:
+            await held_back()
+            try:
+                await send(message)
+            except RuntimeError:
+                # uvicorn has closed it because of the peer's frames or silence, and blames the application for that.
+                if not connection.transport.is_closing():
+                    raise
+                raise ConnectionResetError from None
+
+        await app(scope, receive, send_http if scope["type"] == "http" else send_websocket)
 
     return asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +37,9 @@ class ConnectionInfo:
     http_version: str
     peer: Address | None
     here: Address | None
+    write_frame: Callable[[bytes], bool]
+    """Writes a whole WebSocket frame behind what the server has written. It never waits: it returns False, having
+    written nothing, while the peer has not read enough of what came before, or once the connection is closing."""
     delay_s: float = 0.0
     """How long the server holds the answer back."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -273,73 +272,6 @@ async def test_there_is_a_limit_of_subscribers(tmp_path: Path) -> None:
         await until(lambda: api.hub.subscribers == 0)
         async with connect(api.ws):
             pass
-
-
-async def test_a_client_that_does_not_read_is_closed_and_resumes(tmp_path: Path) -> None:
-    async with running_api(tmp_path, events={"queue": 16}) as api:
-        api.open_call("c1")
-        await api.hub.flush()
-        count = 0
-        async with connect(api.ws, max_queue=1, max_size=None) as socket:
-            (hello,) = await receive(socket, 1)
-            while api.hub.overruns == 0 and not any(s.overrun for s in api.hub._subscriptions):
-                for _ in range(10):
-                    api.hub.publish("c1", count, final(f"u{count}", "x" * 40_000))
-                    count += 1
-                await api.hub.flush()
-                await asyncio.sleep(0.002)
-                assert count < 5000
-            seen, last = 0, hello["cursor"]
-            with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    event = (await receive(socket, 1))[0]
-                    assert event["at_ms"] == seen, "in order up to the close"
-                    seen, last = seen + 1, event["cursor"]
-            assert closed.value.rcvd is not None
-            assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4008, last)
-        assert 0 < seen < count
-        async with connect(f"{api.ws}?after={last}", max_size=None) as socket:
-            rest = (await receive(socket, count - seen + 1))[1:]
-            assert [event["at_ms"] for event in rest] == list(range(seen, count))
-        assert api.hub.overruns == 1
-
-
-async def test_little_is_sent_to_a_client_that_never_reads(tmp_path: Path) -> None:
-    """It would be megabytes, in the kernel's buffers, and work that the other subscribers wait for."""
-    async with running_api(tmp_path) as api:
-        api.open_call("c1")
-        await api.hub.flush()
-        raw = socket.socket()
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", api.server.port))
-        deaf = await connect(api.ws, sock=raw, compression=None, max_size=None, ping_interval=None)
-        deaf.transport.pause_reading()  # type: ignore[attr-defined]
-        (subscription,) = api.hub._subscriptions
-        for number in range(100):
-            api.hub.publish("c1", number, final(f"u{number}", "x" * 20_000))
-            await api.hub.flush()
-        await until(lambda: subscription.waiting >= 75)
-        deaf.transport.abort()
-
-
-async def test_a_client_that_is_dead_is_cut(tmp_path: Path) -> None:
-    """It neither reads nor answers pings; bytes for it wait in the server. Its end must come all the same."""
-    async with running_api(tmp_path, events={"heartbeat_s": 1}) as api:
-        api.open_call("c1")
-        await api.hub.flush()
-        socket = await connect(api.ws, ping_interval=None, max_queue=1)
-        await receive(socket, 1)
-        socket.transport.pause_reading()  # type: ignore[attr-defined]
-        for number in range(400):
-            api.hub.publish("c1", number, final(f"u{number}", "x" * 40_000))
-        (subscription,) = api.hub._subscriptions
-        await api.hub.flush()
-        assert subscription.waiting > 0
-        await until(lambda: api.hub.subscribers == 0)
-        assert api.hub.overruns == 0
-        socket.transport.abort()
-        await socket.wait_closed()
 
 
 async def test_what_a_client_says_is_ignored(tmp_path: Path) -> None:
