@@ -28,6 +28,10 @@ from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 SWEEP_S = 0.5
 WRITE_BYTES = 1 << 14
 """Output that waits in the worker for the peer to read before whoever writes waits as well."""
+LINGERING_MAX = 64
+"""So many connections beyond the limit are read, half of them of one peer, for each to see why it is refused; further
+ones are closed at once, which destroys the answer if they are still sending."""
+FULL = "too many connections"
 MAX_FRAGMENTS = 4096
 """Fragments of one WebSocket message: each costs memory, even an empty one."""
 CONNECTION = "mediaworker.connection"
@@ -59,6 +63,8 @@ class Guard:
 
     def __init__(self, limit: ConnectionLimit, *, header_timeout_s: float, stall_s: float) -> None:
         self.limit, self.header_timeout_s, self.stall_s = limit, header_timeout_s, stall_s
+        self.lingering = ConnectionLimit(LINGERING_MAX, LINGERING_MAX // 2)
+        """Connections beyond `limit` that are read until their request has come."""
         self.counters = HttpCounters()
         self.notices = Notices()
         self.connections: set[GuardedConnection] = set()
@@ -85,7 +91,7 @@ class GuardedConnection(asyncio.Protocol):
         self._guard, self._arguments = guard, arguments
         self._loop = asyncio.get_running_loop()
         self._inner: asyncio.Protocol | None = None
-        """uvicorn's; None when the connection was refused at once."""
+        """uvicorn's; None for a connection beyond the limit."""
         self._peer = ""
         self._fragments: FragmentCounter | None = None
         """None: it is not a WebSocket."""
@@ -115,7 +121,10 @@ class GuardedConnection(asyncio.Protocol):
         guard.connections.add(self)
         if reason := guard.limit.enter(self._peer):
             guard.notices.warn(self._peer, "http connections refused", now, f"limit: {reason}")
-            self._refuse(503, "too many connections")
+            if guard.lingering.enter(self._peer):
+                self._refused = True
+                self.transport.write(_refusal(503, FULL, ""))
+                self.transport.close()
             return
         state = {**self._arguments["app_state"], CONNECTION: self}
         self._inner = H11Protocol(**self._arguments | {"app_state": state})
@@ -127,12 +136,16 @@ class GuardedConnection(asyncio.Protocol):
             self._guard.limit.leave(self._peer)
             if not self._refused:
                 self._inner.connection_lost(exc)
+        elif self.lingering or not self._refused:
+            self._guard.lingering.leave(self._peer)
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self.lingering:
             self._linger(data)
+        elif self._inner is None:
+            self._turn_away(data)
         elif self._fragments is None:
             try:
                 self._deliver(self._watch.receive(data, self._loop.time()))
@@ -293,6 +306,15 @@ class GuardedConnection(asyncio.Protocol):
         if self._watch.floods or not self._watch.unread:
             self.transport.close()
 
+    def _turn_away(self, data: bytes) -> None:
+        """Answer a peer beyond the limit, now that its request is coming: clients do not expect an answer before."""
+        now = self._loop.time()
+        self._watch.refuse(now)
+        self._watch.receive(data, now)
+        self._refuse(503, FULL)
+        if not self._watch.unread:
+            self.transport.close()
+
     def _update_reading(self) -> None:
         pipelined = self._fragments is None and bool(self._watch.later) and not self.lingering
         paused = self._inner_paused or self._held or pipelined
@@ -314,10 +336,8 @@ class GuardedConnection(asyncio.Protocol):
         self._refused = True
         if not self._watch.answer_begun:
             self.transport.write(_refusal(status, detail, self._watch.path))
-        if self._inner is None:
-            self.transport.close()
-            return
-        self._inner.connection_lost(ConnectionAbortedError())  # nobody waits for what the application is doing
+        if self._inner is not None:
+            self._inner.connection_lost(ConnectionAbortedError())  # nobody waits for what the application is doing
         self._watch.refuse(self._loop.time())
         self._begin_lingering()
 

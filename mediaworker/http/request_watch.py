@@ -6,6 +6,7 @@ knows where a request ends, so that the server is given one request at a time.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 import h11
@@ -62,7 +63,7 @@ class RequestWatch:
     @property
     def unread(self) -> bool:
         """Whether something is still coming that is read for the peer's sake alone, or the body of the request."""
-        return self._dropping or self._parser.their_state is h11.SEND_BODY
+        return not self._whole if self._dropping else self._parser.their_state is h11.SEND_BODY
 
     @property
     def awaited(self) -> bool:
@@ -78,6 +79,7 @@ class RequestWatch:
     def receive(self, data: bytes, now: float) -> bytes:
         """The part of the data that the server may see now. Raises BadRequest."""
         if self._dropping:
+            self._drop(data)
             self._expect_body(len(data), now)
             return b""
         passed = self._follow(data)
@@ -96,7 +98,8 @@ class RequestWatch:
         return passed
 
     def refuse(self, now: float) -> None:
-        """The last answer of the connection has been given. Whatever still comes is read for a while and dropped."""
+        """The last answer of the connection has been given. Whatever still comes is read for a while and dropped, to
+        the end of the request if that has one."""
         self._answered = self._dropping = True
         self._expect_body(0, now)
 
@@ -139,6 +142,11 @@ class RequestWatch:
                 return data[: len(data) - len(self.later)]
             elif event is h11.NEED_DATA:
                 return data
+
+    def _drop(self, data: bytes) -> None:
+        if self._parser.their_state is not h11.ERROR:
+            with contextlib.suppress(BadRequest):
+                self._follow(data)
 
     @property
     def _head_begun(self) -> bool:

@@ -66,6 +66,41 @@ def test_of_a_body_that_may_have_no_end_less_is_read(monkeypatch: pytest.MonkeyP
     assert watch.floods
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        GET,
+        POST + b"abcd",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1, 20])
+def test_a_request_that_is_refused_is_read_to_its_end(request_bytes: bytes, before: int) -> None:
+    watch = watching()
+    if before:
+        assert watch.receive(request_bytes[:before], 1.0) == request_bytes[:before]
+    watch.refuse(1.0)
+    for byte in request_bytes[before:]:
+        assert watch.unread
+        assert watch.receive(bytes([byte]), 1.0) == b""
+    assert not watch.unread and not watch.floods
+
+
+def test_what_is_refused_and_has_no_end_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_watch, "UNREAD_CHUNKED_BYTES", 1000)
+    watch = watching()
+    watch.refuse(1.0)
+    assert (watch.overdue(5.9), watch.overdue(6.0)) == ("", "silent")
+    watch.receive(b"nonsense\r\n\r\n", 2.0)
+    for _ in range(4):
+        watch.receive(GET * 9, 2.0)
+        assert watch.unread, "nothing that comes behind it is taken for a request"
+    assert not watch.floods
+    watch.receive(b"x" * 100, 2.0)
+    assert watch.floods
+
+
 def test_one_request_is_passed_on_at_a_time() -> None:
     watch = watching()
     assert watch.receive(GET + POST + b"abcd" + GET[:4], 1.0) == GET
