@@ -21,16 +21,13 @@ from config.counters import counter
 from mediaworker.http.fragments import FragmentCounter
 from mediaworker.http.openai.errors import PREFIXES, OpenAIError
 from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestWatch
-from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ingress.connections import ConnectionLimit, refused_places
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 
 SWEEP_S = 0.5
 WRITE_BYTES = 1 << 14
 """Output that waits in the worker for the peer to read before whoever writes waits as well."""
-LINGERING_MAX = 64
-"""So many connections beyond the limit are read, half of them of one peer, for each to see why it is refused; further
-ones are closed at once, which destroys the answer if they are still sending."""
 FULL = "too many connections"
 MAX_FRAGMENTS = 4096
 """Fragments of one WebSocket message: each costs memory, even an empty one."""
@@ -63,7 +60,7 @@ class Guard:
 
     def __init__(self, limit: ConnectionLimit, *, header_timeout_s: float, stall_s: float) -> None:
         self.limit, self.header_timeout_s, self.stall_s = limit, header_timeout_s, stall_s
-        self.lingering = ConnectionLimit(LINGERING_MAX, LINGERING_MAX // 2)
+        self.lingering = refused_places()
         """Connections beyond `limit` that are read until their request has come."""
         self.counters = HttpCounters()
         self.notices = Notices()

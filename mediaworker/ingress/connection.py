@@ -66,8 +66,8 @@ class ConnectionOwner(Protocol):
     batched: dict[MediaConnection, int]
     """Connections that the media tick reads, and their file descriptors."""
 
-    def enter(self, connection: MediaConnection, peer: str) -> bytes | None:
-        """Count the connection; or return what a connection beyond the limits is answered."""
+    def enter(self, connection: MediaConnection, peer: str) -> bool:
+        """Count the connection; False: it is beyond the limits, and its transport is another protocol's now."""
 
     def leave(self, connection: MediaConnection, peer: str, *, asked: bool) -> None: ...
 
@@ -89,7 +89,6 @@ class MediaConnection(asyncio.Protocol):
         """Answers the upgrade and runs the session; None until the request has come whole."""
         self._owner, self._loop = owner, asyncio.get_running_loop()
         self._peer = ""
-        self._entered = False
         self._spoken: tuple[str, ...] = ()
         self._text_as_bytes = False
         self._timer: asyncio.TimerHandle | None = None
@@ -115,17 +114,12 @@ class MediaConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         peername = transport.get_extra_info("peername")
         self._peer = peername[0] if isinstance(peername, tuple) else ""
-        if (refusal := self._owner.enter(self, self._peer)) is not None:
-            self.transport.write(refusal)
-            self.transport.close()
+        if not self._owner.enter(self, self._peer):
             return
-        self._entered = True
         self.transport.set_write_buffer_limits(WRITE_BYTES)
         self._abort_after(self._owner.handshake_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        if not self._entered:
-            return
         self._heartbeat.heard = True
         if not self._framed or self.websocket.state is State.CONNECTING:
             self._feed(data)
@@ -143,13 +137,10 @@ class MediaConnection(asyncio.Protocol):
             self._feed(control)
 
     def eof_received(self) -> None:
-        if self._entered:
-            self.websocket.receive_eof()
-            self._flush()
+        self.websocket.receive_eof()
+        self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._entered:
-            return
         self._owner.batched.pop(self, None)
         self._owner.leave(self, self._peer, asked=self.task is not None)
         self.websocket.receive_eof()  # whatever happened, the state is CLOSED from here on

@@ -1,7 +1,8 @@
 """How many connections a port holds: in total, and from one peer. No I/O.
 
-A connection beyond the limit is refused at once: a flood costs an accept and a close each, and leaves descriptors for
-calls.
+A connection beyond the limit is refused. Some are heard out first, because an answer that comes before the request, or
+with a reset while the peer still sends, is lost on many clients. The others are closed at once: a flood costs an accept
+and a close each, and leaves descriptors for calls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from config.addresses import peer_key
 
 RESERVED_FILES = 256
 """Descriptors kept for the store, the inference process, logs and files, beside one per call."""
+
+REFUSED_MAX = 64
+"""Connections beyond the limit that one port hears out at a time, half of them of one peer."""
 
 
 class ConnectionLimit:
@@ -48,6 +52,11 @@ class ConnectionLimit:
         self._by_peer[key] -= 1
         if not self._by_peer[key]:
             del self._by_peer[key]
+
+
+def refused_places() -> ConnectionLimit:
+    """The places of a port for connections beyond its limit that are heard out."""
+    return ConnectionLimit(REFUSED_MAX, REFUSED_MAX // 2)
 
 
 def affordable(calls: int, *, files: int | None = None) -> int:

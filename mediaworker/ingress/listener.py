@@ -18,7 +18,7 @@ from audio import ALL, Shard
 from config.listen import LOOPBACK
 from config.settings import Media
 from mediaworker.ingress.connection import CLOSE_TIMEOUT_S, MediaConnection
-from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ingress.connections import ConnectionLimit, refused_places
 from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, RETRY_AFTER_S, Throttle, refusal_body
@@ -33,6 +33,9 @@ SWEEP_BYTES = 1 << 16
 """How much is read before the event loop runs again: 200 messages, less than 2 ms of work."""
 READ_BYTES = 1 << 14
 """How much is read from one connection at a time: about a second of one track, which may exceed `MAX_AHEAD_S`."""
+
+REFUSED_WAIT_S = 2.0
+"""How long a peer beyond the limit may take to begin its request."""
 
 _BODY = refusal_body(503, "too many connections")
 _FULL = (
@@ -60,6 +63,7 @@ class MediaListener:
         self.host = settings.host or LOOPBACK
         self.certificate = certificate("media", settings)
         self.limit = ConnectionLimit(settings.max_connections, settings.max_connections // 2)
+        self.refused_places = refused_places()
         self._settings, self._endpoints = settings, endpoints
         self._connections: set[MediaConnection] = set()
         self._room = bytearray(READ_BYTES)
@@ -122,15 +126,16 @@ class MediaListener:
 
     # -- ConnectionOwner ----------------------------------------------------------------------------------------------
 
-    def enter(self, connection: MediaConnection, peer: str) -> bytes | None:
-        if self._stopping:
-            return _FULL
-        if reason := self.limit.enter(peer):
+    def enter(self, connection: MediaConnection, peer: str) -> bool:
+        reason = "" if self._stopping else self.limit.enter(peer)
+        if reason:
             now = asyncio.get_running_loop().time()
             self._notices.warn(peer, "media connections refused", now, f"limit: {reason}")
-            return _FULL
+        if self._stopping or reason:
+            RefusedConnection(connection.transport, peer, self.refused_places)
+            return False
         self._connections.add(connection)
-        return None
+        return True
 
     def leave(self, connection: MediaConnection, peer: str, *, asked: bool) -> None:
         if connection.task is None:
@@ -145,3 +150,29 @@ class MediaListener:
 
     def count_rejected(self, status: int) -> None:
         self.rejected[status] = self.rejected.get(status, 0) + 1
+
+
+class RefusedConnection(asyncio.Protocol):
+    """A connection beyond the limit. It is answered when its request comes, because many clients expect nothing before,
+    and closed. It takes over the transport, and answers at once when no place is left.
+    """
+
+    def __init__(self, transport: asyncio.Transport, peer: str, places: ConnectionLimit) -> None:
+        self._transport, self._peer, self._places = transport, peer, places
+        self._timer: asyncio.TimerHandle | None = None
+        """None: it holds no place."""
+        transport.set_protocol(self)
+        if places.enter(peer):
+            self.data_received(b"")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(REFUSED_WAIT_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(_FULL)
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._places.leave(self._peer)
