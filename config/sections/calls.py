@@ -9,6 +9,10 @@ from msgspec import Meta
 from config.errors import ConfigError
 from config.sections.section import Millis, Name, Probability, Role, Seconds, Section
 
+_TOKEN = r"[A-Za-z0-9.!%*_+`'~-]+"
+_JOIN = rf"^({_TOKEN}(;{_TOKEN})?)?$"
+"""The name of a header, or of a parameter of one; the characters of a token (RFC 3261 section 25.1)."""
+
 
 class Endpointing(Section, frozen=True, kw_only=True):
     """Turns speech probabilities into utterances. A window is 32 ms."""
@@ -61,7 +65,8 @@ class Profiles(Section, frozen=True, kw_only=True):
 
 
 class Route(Section, frozen=True, kw_only=True):
-    """Settings by call: the first route whose conditions all hold sets profile, language, context, roles and names.
+    """Settings by call: the first route whose conditions all hold sets profile, language, context, roles, names and
+    what joins SIP calls.
 
     `calling` and `called` match the number or user part exactly, or by prefix when they end in `*`. In `participant`
     and `headers`, `*` stands for anything, `?` for one character, `[0-9]` for one of these; letters match in any case.
@@ -92,9 +97,13 @@ class Route(Section, frozen=True, kw_only=True):
     """The engine is given this text with each utterance: names and terms that are likely to be said."""
     roles: dict[str, Role] = {}
     """Each leg is given the role listed for it here; legs are named `inbound` and `outbound` for Twilio, and `main` for
-    a SIP call and for AudioSocket."""
+    a SIP call and for AudioSocket, `main-2` and so on for SIP calls that joined it."""
     names: dict[str, str] = {}
     """Each leg is shown under the name listed for it here."""
+    join: Annotated[str, Meta(pattern=_JOIN)] = ""
+    """A SIP call becomes a leg of an open call whose INVITE came from the same address, for the same account, and had
+    the same value in this header (`X-Talk`, or `Session-ID` in either order) or header parameter (`From;x-refci`); if
+    it is empty, it is a call of its own (docs/sip.md)."""
 
 
 class PrivacyPattern(Section, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
     stream["socket"] = SimpleNamespace(leg=None)
     return SimpleNamespace(
         headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",
-        held=False, hangup=lambda: None, recording=None,
+        held=False, hangup=lambda: None, recording=None, peer="192.0.2.10",
     )  # fmt: skip
 
 

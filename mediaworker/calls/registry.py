@@ -10,8 +10,9 @@ import structlog
 from uuid_utils import uuid7
 
 from asr.client.interfaces import UtteranceRecognizer, WordAligner
-from audio import Detector
+from audio import Detector, Leg
 from config import Settings
+from config.settings import Endpointing
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallInfo
 from mediaworker.calls.call_leg import CallLeg, LegSpec
@@ -177,16 +178,10 @@ class CallRegistry:
         try:
             for spec in legs:
                 call.add(self._leg(call, spec, plan))
-        except BaseException as error:
+        except BaseException:
             for leg in call.legs.values():
                 self._detector.close(leg)
-            if not isinstance(error, MemoryError | OSError):
-                raise
-            self.refused += 1
-            self._no_memory_s = call.start_s
-            log.error("no memory for a call", error=str(error), external_id=call.info.external_id)
-            raise CallRefused(503, "there is no memory for another call") from error
-        self._no_memory_s = None
+            raise
 
     def _admit(self, call: Call) -> None:
         source, external_id = call.info.source, call.info.external_id
@@ -217,16 +212,28 @@ class CallRegistry:
             except TimeoutError:
                 log.error("finals did not come: the next start will end these calls", calls=len(self))
 
+    def _audio_leg(self, call: Call, spec: LegSpec, endpointing: Endpointing) -> Leg:
+        """Raises CallRefused for lack of memory."""
+        try:
+            audio = self._detector.open(
+                spec.codec,
+                endpointing,
+                transport=spec.transport,
+                telephone_event=spec.telephone_event,
+                payload_type=spec.payload_type,
+                event_clock_hz=spec.event_clock_hz,
+                stall_s=spec.stall_s,
+            )
+        except (MemoryError, OSError) as error:
+            self.refused += 1
+            self._no_memory_s = self._clock()
+            log.error("no memory for a call", error=str(error), external_id=call.info.external_id)
+            raise CallRefused(503, "there is no memory for another call") from error
+        self._no_memory_s = None
+        return audio
+
     def _leg(self, call: Call, spec: LegSpec, plan: routing.CallPlan) -> CallLeg:
-        audio = self._detector.open(
-            spec.codec,
-            plan.endpointing,
-            transport=spec.transport,
-            telephone_event=spec.telephone_event,
-            payload_type=spec.payload_type,
-            event_clock_hz=spec.event_clock_hz,
-            stall_s=spec.stall_s,
-        )
+        audio = self._audio_leg(call, spec, plan.endpointing)
         transcriber = LegTranscriber(
             name=spec.leg,
             speaker=Speaker(plan.roles.get(spec.leg, spec.role), plan.names.get(spec.leg, spec.name)),

@@ -24,6 +24,8 @@ class CallPlan:
     context: str = ""
     roles: Mapping[str, Role] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    join: str = ""
+    """The header, or `HEADER;PARAMETER`, whose value an INVITE shares with others of the conversation; "": none."""
 
 
 def plan(
@@ -67,6 +69,7 @@ def plan(
         context=overrides.get("context", "") or route.context,
         roles=roles,
         names=names,
+        join=route.join,
     )
 
 

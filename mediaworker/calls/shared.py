@@ -15,6 +15,8 @@ class Connection(Protocol):
 
 
 C = TypeVar("C", bound=Connection)
+MAX_NAMES = 64
+"""The most names of one call: each connection that joins it may bring another one."""
 
 
 @dataclass(slots=True)
@@ -22,6 +24,7 @@ class SharedCall(Generic[C]):
     call: Call
     seats: dict[str, C] = field(default_factory=dict)
     """The connection of each leg. A leg that is not here has lost its connection."""
+    names: set[Hashable] = field(default_factory=set)
 
 
 class SharedCalls(Generic[C]):
@@ -34,18 +37,24 @@ class SharedCalls(Generic[C]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, name: Hashable) -> SharedCall[C] | None:
-        """The call of that name that takes connections."""
-        shared = self._named.get(name)
-        return None if shared is None or shared.call.ending else shared
+    def find(self, *names: Hashable) -> SharedCall[C] | None:
+        """A call of one of these names that takes connections."""
+        found = (self._named[name] for name in names if name in self._named)
+        return next((shared for shared in found if not shared.call.ending), None)
 
-    def add(self, call: Call, name: Hashable | None) -> SharedCall[C]:
-        """A new call, without connections; None: no other connection can find it."""
+    def add(self, call: Call, *names: Hashable) -> SharedCall[C]:
+        """A new call, without connections, of these names; without a name no other connection can find it."""
         shared = self._by_id[call.id] = SharedCall[C](call)
         call.on_hangup = lambda: self._on_hangup(shared)
-        if name is not None:
-            self._named[name] = shared
+        self.name(shared, *names)
         return shared
+
+    def name(self, shared: SharedCall[C], *names: Hashable) -> None:
+        """These names are the call's too, but for those of another call that takes connections, and for too many."""
+        for name in names:
+            if self.find(name) is None and len(shared.names) < MAX_NAMES:
+                self._named[name] = shared
+                shared.names.add(name)
 
     def leave(self, call: Call, legs: Iterable[str], connection: C, reason: str) -> None:
         """The connection is gone, and its legs with it; with the last connection the call ends."""
@@ -71,5 +80,6 @@ class SharedCalls(Generic[C]):
 
     def _forget(self, shared: SharedCall[C]) -> None:
         self._by_id.pop(shared.call.id, None)
-        for name in [name for name, each in self._named.items() if each is shared]:
-            del self._named[name]
+        for name in shared.names:
+            if self._named.get(name) is shared:
+                del self._named[name]

@@ -136,6 +136,12 @@ def tag_of(header: str) -> str:
     return found[1] if found else ""
 
 
+def parameter_of(header: str, name: str) -> str:
+    """The value of a header's parameter, or of its URI's; "" when it has none, or one in quotes."""
+    found = re.search(rf";\s*{re.escape(name)}\s*=\s*([^;,<>?\s]+)", _unquoted(header), re.IGNORECASE)
+    return found[1] if found else ""
+
+
 def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
     """Digit and duration in ms of a SIP INFO body, the digit "" for a flash; None when it is neither.
 

@@ -48,11 +48,12 @@ class AsteriskCalls(SharedCalls[Connection]):
     def join(self, owner: str, start: MediaStart, codec: Codec, connection: Connection) -> Seat:
         """A leg for this connection, in the call that it names or in one of its own. Raises CallRefused."""
         name = start.own.get("call", "")
-        shared = self.find((owner, name)) if name else None
+        names = ((owner, name),) if name else ()
+        shared = self.find(*names)
         joined = shared is not None
         if shared is None:
             leg = _leg_name(start.own)
-            shared = self.add(self._open(start, leg, codec), (owner, name) if name else None)
+            shared = self.add(self._open(start, leg, codec), *names)
         else:
             leg = self._join_leg(shared, start.own, codec)
         shared.seats[leg] = connection

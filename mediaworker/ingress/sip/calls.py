@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
 from audio.rtp.dtmf import DigitRate
 from config import Settings
 from config.sections.section import Role
+from mediaworker.calls import routing
 from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused, CallRegistry
-from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overriding_headers, user_part
+from mediaworker.ingress.sip.headers import (
+    calling_uri,
+    custom_headers,
+    overriding_headers,
+    shared_names,
+    user_part,
+)
+from mediaworker.ingress.sip.joining import JoinedCalls, Seat
 from mediaworker.ingress.sip.siprec import speaker
 from sip.media.call_media import MediaStream
 from sip.pjsip.call import SipCall
 from sip.protocol.siprec import Participant, same_people
 
 log = structlog.get_logger()
+
+MAIN = "main"
+"""The leg of a SIP call that is no recording session; what routes and headers call its own leg, whichever it takes."""
 
 
 class SipIngress:
@@ -36,7 +48,8 @@ class SipIngress:
     ) -> None:
         self._registry, self._settings = registry, settings
         self._refusal = refusal or registry.refusal
-        self._calls: dict[SipCall, Call] = {}
+        self._calls: dict[SipCall, Seat] = {}
+        self._joined = JoinedCalls()
         self._dialled: dict[SipCall, DigitRate] = {}
         self._heard: dict[SipCall, dict[str, tuple[Participant, ...]]] = {}
         """Leg → who was named last as heard there, for each recording session."""
@@ -48,41 +61,64 @@ class SipIngress:
         return 486 if refusal.busy else 503
 
     def on_call(self, sip: SipCall) -> None:
-        headers = {name.lower(): value for name, value in sip.headers.items()}
-        custom = custom_headers(headers, self._settings().sip.headers)
-        if sip.recording is not None and sip.recording.sessions:
-            custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
-            custom |= {"session-id": session_id} if session_id else {}
         try:
-            call = self._registry.open(
-                source="sip" if sip.recording is None else "siprec",
-                legs=[self._leg(sip, name, stream) for name, stream in _named(sip).items()],
-                external_id=sip.call_id,
-                from_=user_part(calling_uri(sip.from_uri, headers)),
-                to=user_part(sip.to_uri),
-                account=sip.account,
-                custom=custom,
-                headers=headers,
-                participants=sip.recording.identities() if sip.recording is not None else (),
-                overrides=overriding_headers(headers),
-            )
+            seat = self._calls[sip] = self._seat(sip)
         except CallRefused as refused:
             self._heard.pop(sip, None)
             log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
             sip.hangup(self.can_accept() or 503)
             return
-        self._calls[sip] = call
-        call.on_hangup = sip.hangup
         # Packets go directly from the socket into the ring.
-        for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
-            stream.socket.leg = leg
-        self._hold(sip, call)  # a call may begin on hold
+        for name, stream in _named(seat).items():
+            stream.socket.leg = seat.call.legs[name]
+        self._hold(seat)  # a call may begin on hold
+
+    def _seat(self, sip: SipCall) -> Seat:
+        """In a call of its own, or in one that it shares with others. Raises CallRefused."""
+        headers = {name.lower(): value for name, value in sip.headers.items()}
+        if sip.recording is None:
+            plan = routing.plan(
+                self._settings(),
+                source="sip",
+                calling=user_part(calling_uri(sip.from_uri, headers)),
+                called=user_part(sip.to_uri),
+                account=sip.account,
+                headers=headers,
+                overrides=overriding_headers(headers),
+            )
+            if names := shared_names(plan.join, headers):
+                (spec,) = self._specs(sip)
+                # Its own route and headers name who speaks there, whoever has opened the call.
+                spec = replace(spec, role=plan.roles.get(MAIN, "unknown"), name=plan.names.get(MAIN, ""))
+                return self._joined.join(sip, plan.join, names, spec, lambda: self._open(sip, headers, [spec]))
+        call = self._open(sip, headers, self._specs(sip))
+        call.on_hangup = sip.hangup
+        return Seat(sip, call)
+
+    def _open(self, sip: SipCall, headers: Mapping[str, str], legs: Sequence[LegSpec]) -> Call:
+        """A new call. Raises CallRefused."""
+        custom = custom_headers(headers, self._settings().sip.headers)
+        if sip.recording is not None and sip.recording.sessions:
+            custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
+            custom |= {"session-id": session_id} if session_id else {}
+        return self._registry.open(
+            source="sip" if sip.recording is None else "siprec",
+            legs=legs,
+            external_id=sip.call_id,
+            from_=user_part(calling_uri(sip.from_uri, headers)),
+            to=user_part(sip.to_uri),
+            account=sip.account,
+            custom=custom,
+            headers=headers,
+            participants=sip.recording.identities() if sip.recording is not None else (),
+            overrides=overriding_headers(headers),
+        )
 
     def on_media(self, sip: SipCall) -> None:
-        call = self._calls.get(sip)
-        if call is None or call.ending:
+        seat = self._calls.get(sip)
+        if seat is None or seat.call.ending:
             return
-        streams = _named(sip)
+        call, streams = seat.call, _named(seat)
         for name, stream in streams.items():
             # The peer may have moved the audio to another m-line, which has its own socket.
             if name in call.legs:
@@ -92,15 +128,16 @@ class SipIngress:
                 )
             else:
                 stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
-        for name in call.legs.keys() - streams.keys():  # the peer has removed them
+        for name in seat.legs - streams.keys():  # the peer has removed them
             call.left(name)
-        self._hold(sip, call)
+        self._hold(seat)
 
     def on_metadata(self, sip: SipCall) -> None:
-        call = self._calls.get(sip)
-        if call is None or sip.recording is None:
+        seat = self._calls.get(sip)
+        if seat is None or sip.recording is None:
             return
-        for name, stream in _named(sip).items():
+        call = seat.call
+        for name, stream in _named(seat).items():
             # Nobody is named while somebody holds or has left; what was said is theirs all the same.
             if name in call.members and (speakers := self._speakers(sip, stream)):
                 role, shown = speaker(self._settings().siprec, speakers, stream.label)
@@ -135,34 +172,47 @@ class SipIngress:
         skipped = sum(index < stream.index for index in sip.mixed)
         return sip.recording.speakers(stream.label, place + skipped, unmixed_place=place, of=len(sip.streams))
 
-    def _hold(self, sip: SipCall, call: Call) -> None:
+    def _specs(self, sip: SipCall) -> list[LegSpec]:
+        return [self._leg(sip, name, stream) for name, stream in _streams(sip).items()]
+
+    def _hold(self, seat: Seat) -> None:
+        sip, call = seat.sip, seat.call
         if sip.recording is None:
-            (call.held if sip.held else call.resumed)()
+            (call.held if sip.held else call.resumed)(seat.leg or None)
             return
-        for name, stream in _named(sip).items():
+        for name, stream in _named(seat).items():
             (call.held if stream.held else call.resumed)(name)
 
     def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
-        call = self._calls.get(sip)
+        seat = self._calls.get(sip)
         # These come by SIP INFO; the leg limits the rate of RFC 4733 digits.
-        if call is not None and self._dialled.setdefault(sip, DigitRate()).allow(call.elapsed_ms() / 1000):
-            call.dtmf(next(iter(call.members)), digit, duration_ms)
+        if seat is not None and self._dialled.setdefault(sip, DigitRate()).allow(seat.call.elapsed_ms() / 1000):
+            seat.call.dtmf(next(iter(seat.legs)), digit, duration_ms)
 
     def on_end(self, sip: SipCall, reason: str) -> None:
         self._dialled.pop(sip, None)
         self._heard.pop(sip, None)
-        call = self._calls.pop(sip, None)
-        if call is not None:
-            call.end(reason)
+        seat = self._calls.pop(sip, None)
+        if seat is None:
+            return
+        if seat.leg:
+            self._joined.give_up(seat, reason)
+        else:
+            seat.call.end(reason)
 
     def __len__(self) -> int:
         return len(self._calls)
 
 
-def _named(sip: SipCall) -> dict[str, MediaStream]:
-    """Leg name → stream, in the order of the m-lines. A recording client's unique labels are the names."""
+def _named(seat: Seat) -> dict[str, MediaStream]:
+    """Leg of the call → stream, in the order of the m-lines."""
+    return dict(zip([seat.leg], seat.sip.streams, strict=True)) if seat.leg else _streams(seat.sip)
+
+
+def _streams(sip: SipCall) -> dict[str, MediaStream]:
+    """What the peer calls a leg → stream. A recording client's unique labels are the names."""
     if sip.recording is None:
-        return {"main": sip.streams[0]} if sip.streams else {}
+        return {MAIN: sip.streams[0]} if sip.streams else {}
     named: dict[str, MediaStream] = {}
     for stream in sip.streams:
         name = stream.label or str(stream.index)

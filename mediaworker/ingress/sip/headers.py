@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from sip.protocol.message import parameter_of
 from sip.protocol.uri import host_of, user_of
 
 OVERRIDE = "x-mediaworker-"
@@ -14,6 +15,8 @@ MAX_HEADERS = 64
 MAX_NAME_CHARS = 64
 MAX_VALUE_CHARS = 2048
 """The bounds of strangers' text: `custom` is stored and shown with every call."""
+_NIL = "0" * 32
+_UUID = re.compile("[0-9a-f]{32}")
 _ASSERTED = ("p-asserted-identity", "remote-party-id")
 _HIDDEN = frozenset(("", "anonymous", "restricted", "unavailable", "unknown", "private"))
 _URI = re.compile(
@@ -37,6 +40,30 @@ def overriding_headers(headers: Mapping[str, str]) -> dict[str, str]:
         name.replace("role-", "role.").replace("name-", "name."): value[:MAX_VALUE_CHARS]
         for name, value in found[:MAX_HEADERS]
     }
+
+
+def shared_names(rule: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """What a conversation is called in the header, or `HEADER;PARAMETER`, of a route's `join`; () without a name.
+
+    INVITEs belong together when they share one of the names. Those of `Session-ID` are its UUIDs, in either order: each
+    end of a session makes one of its own, and the nil UUID stands for the end that is not known yet (RFC 7989).
+    """
+    header, _, parameter = rule.lower().partition(";")
+    value = headers.get(header, "").strip()
+    if parameter:
+        value = parameter_of(value, parameter)
+    elif header == "session-id":
+        return _session_uuids(value)
+    return (value,) if value else ()
+
+
+def _session_uuids(value: str) -> tuple[str, ...]:
+    """None unless all of them are; without `remote` it is a header of RFC 7329."""
+    local, *parameters = value.lower().split(";")
+    parts = (each.partition("=") for each in parameters)
+    remote = next((value for name, _, value in parts if name.strip() == "remote"), _NIL)
+    uuids = tuple(dict.fromkeys((local.strip(), remote.strip())))
+    return tuple(each for each in uuids if each != _NIL) if all(map(_UUID.fullmatch, uuids)) else ()
 
 
 def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from lab.media.timeline_reference import Sent
 from lab.sip.packets import accept
 from lab.sip.rtp_field import EVENT, PARTS, PTIME_S, SIZE, TICK_S, Sender, compare
 from mediaworker.ingress.sip.calls import SipIngress
+from mediaworker.ingress.sip.joining import Seat
 from mediaworker.replay.link import Faults, Link
 from sip.media.latching import SourceLatch
 
@@ -345,7 +346,7 @@ def test_nobody_dials_faster_by_sip_info_either() -> None:
             pass
 
     call, sip, ingress = Dialled(), object(), SipIngress(cast(Any, None), refusal=lambda: None)
-    ingress._calls[cast(Any, sip)] = cast(Any, call)
+    ingress._calls[cast(Any, sip)] = Seat(cast(Any, sip), cast(Any, call))
     for _ in range(1000):
         ingress.on_dtmf(cast(Any, sip), "5", 100)
     assert call.digits == 40 + 4 * 20 - 1
