@@ -36,7 +36,8 @@ def asterisk(system: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def listening(asterisk: pbx.Asterisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """A worker that is registered with this Asterisk and has its engine loaded."""
     # What customer and agent say one after the other happens to be the number of a card.
-    options = QWEN | {"ASR__PRELOAD": "true", "PRIVACY__CARDS": "false"} | asterisk.account()
+    routes = '[{headers = {X-Talk = "*"}, join = "X-Talk"}]'
+    options = QWEN | {"ASR__PRELOAD": "true", "PRIVACY__CARDS": "false", "ROUTES": routes} | asterisk.account()
     with worker(tmp_path_factory.mktemp("worker"), **options) as started:
         until(lambda: ready(started), 60, "registered")
         yield started

@@ -90,21 +90,17 @@ def test_audio_that_goes_past_asterisk_and_comes_back(asterisk: Asterisk, listen
 
 
 def test_the_worker_listens_to_two_who_talk(asterisk: Asterisk, listening: Worker, tmp_path: Path) -> None:
-    """By ChanSpy: a call of its own for each side, with its role, and what both have in common in a header."""
-    known = {call["call_id"] for call in listening.calls()}
+    """By ChanSpy: a SIP call for each side, with its role, and one header that joins them in one call."""
     with (
         extension(asterisk, tmp_path, "bob", registers=True, says="agent"),
         extension(asterisk, tmp_path, "alice") as alice,
     ):
-        alice.do("dial", f"sip:301@{ADDRESS}:{asterisk.sip_port}")
-        mine = until(lambda: len(found := [c for c in listening.calls() if c["call_id"] not in known]) == 2 and found)
-        until(lambda: all(len(said(listening, call["call_id"])) == 2 for call in mine), 40, "what both say")
+        call_id = dialled(asterisk, listening, alice, "301")
+        until(lambda: len(said(listening, call_id)) == 4, 40, "what both say")
         alice.do("hangup")
-        sides = [wait_ended(listening, call["call_id"]) for call in mine]
-    heard = {}
-    for events in sides:
-        finals = check_story(events)
-        (role,) = {final["role"] for final in finals}
-        heard[role] = [final["text"] for final in finals]
-    assert heard == {role: SAID[role] for role in ("customer", "agent")}
-    assert len({events[0]["custom"]["x-talk"] for events in sides}) == 1
+        events = wait_ended(listening, call_id)
+    finals = check_story(events)
+    heard = {role: [final["text"] for final in finals if final["role"] == role] for role in ("customer", "agent")}
+    assert heard == {role: SAID[role] for role in heard}
+    assert {final["leg"] for final in finals} == {"main", "main-2"} and events[0]["custom"]["x-talk"]
+    assert sum(call["started_at"] >= events[0]["time"] for call in listening.calls()) == 1
