@@ -41,6 +41,8 @@ log = structlog.get_logger("sip")
 
 CheckBody = Callable[[RequestHead, bytes], str | None]
 """Checks what a request offers or answers, as `sip.protocol.offer_check.check` does."""
+OnConnection = Callable[[RequestHead, int, tuple[str, int], str], None]
+"""(request, CSeq, address and port of the peer, text): a request within a dialog was let in by a connection."""
 CheckInDialog = Callable[[RequestHead, int, Callable[[], str]], int]
 """(request, CSeq, text) → the verdict on a request within a dialog: a status, `PASS` or `DROP`."""
 
@@ -100,6 +102,7 @@ class Admission:
         challenger: Challenger | None = None,
         unasked: Callable[[str], bool] | None = None,
         ready: Callable[[], bool] = lambda: True,
+        on_connection: OnConnection = lambda request, cseq, peer, text: None,
     ) -> None:
         """`refusal()`: the status that a new call would be refused with now, or 0; `on_refused(status)`: an INVITE was.
 
@@ -108,7 +111,7 @@ class Admission:
         """
         self.counters = AdmissionCounters()
         self.challenger, self._unasked = challenger, unasked or access.allows
-        self._refusal, self._ready = refusal, ready
+        self._refusal, self._ready, self._on_connection = refusal, ready, on_connection
         self._stale = False
         self._challenged_source = ""
         self._filter = RequestFilter(access.allows, refusal, invites_per_s=invites_per_s)
@@ -137,6 +140,12 @@ class Admission:
                 self._on_refused(error.status)
             self.log_refused(request.source, error.status, str(error), method=request.method)
             return FilterVerdict(error.status, error.headers)
+
+    def on_connection(
+        self, request: RequestHead, cseq: int, peer: tuple[str, int], packet: Callable[[], bytes]
+    ) -> None:
+        """A request within a dialog, which was let in, came by the connection whose other end is there."""
+        self._on_connection(request, cseq, peer, packet().decode(errors="replace"))
 
     def on_error(self) -> int:
         """An error of ours, which is being handled, keeps a request from being checked: what becomes of it.

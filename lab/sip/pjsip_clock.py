@@ -78,7 +78,8 @@ def _slot(name: str) -> c_uint64:
 
 def _base() -> int:
     """Where the library begins in memory."""
+    library = str(Path(_pjsua2.__file__).resolve())
     for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith(_pjsua2.__file__):
+        if line.endswith(library):
             return int(line.partition("-")[0], 16)
     raise AssertionError("the library is not loaded")

@@ -88,6 +88,7 @@ class CallControl:
             challenger=challenger(sip),
             unasked=unasked,
             ready=ready,
+            on_connection=self._on_connection,
         )
         # Ours and nobody's address: a name that nothing can be learned from (RFC 7022 section 4.2).
         self.cname = secrets.token_urlsafe(12) if rtp.rtcp else ""
@@ -240,6 +241,11 @@ class CallControl:
             raise
         self._loop.call_soon(call.on_answer, None if answer is None else answer.streams)
         return "" if answer is None else answer.shown
+
+    def _on_connection(self, request: RequestHead, cseq: int, peer: tuple[str, int], text: str) -> None:
+        with contextlib.suppress(PeerError):
+            if (call := self._in_dialog.find(request, text)) is not None:
+                self.peers.on_request(call, request.method, cseq, peer)
 
     def on_rejected(self, status: int) -> None:
         self.counters.invites += 1

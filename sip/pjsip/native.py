@@ -141,6 +141,10 @@ class RequestModule:
             verdict = self._admission.check(head, cseq, packet)
             if verdict.status == PASS:
                 verdict = _compare(verdict, handle, method, text(_Field.CSEQ_METHOD))
+            # The C file follows the connection in the same cases.
+            if connected and head.to_tag and (verdict.status == PASS or verdict.status // 100 == 2):
+                address, port, _ = peer_of(transport)
+                self._admission.on_connection(head, cseq, (address, port), packet)
         except Exception:
             verdict = FilterVerdict(self._admission.on_error())
         if verdict.status not in (PASS, DROP) and method != "ACK":  # nobody answers an ACK

@@ -18,6 +18,8 @@ log = structlog.get_logger("sip")
 
 SPREAD, AT_LEAST = 8, 25
 """All calls may have fallen silent at once: one in eight of them are asked in one sweep, or 25 when that is more."""
+_IN_DIALOG = frozenset(("INVITE", "UPDATE", "PRACK", "BYE", "REFER", "MESSAGE"))
+"""Methods that PJSIP counts the CSeq of; an ACK has that of its INVITE, and others are answered before it sees them."""
 _UDP = re.compile(r"SIP\s*/\s*2\.0\s*/\s*UDP\b", re.IGNORECASE)
 
 
@@ -25,11 +27,13 @@ _UDP = re.compile(r"SIP\s*/\s*2\.0\s*/\s*UDP\b", re.IGNORECASE)
 class _Peer:
     watch: PeerWatch
     source: tuple[str, int]
-    """Where the INVITE came from: the other end of the connection, where it came by one."""
+    """Where the INVITE came from, or the other end of the connection by which the newest request came."""
     connected: bool
-    """The INVITE came by a connection that is still there, by which requests go back."""
+    """The connection to `source` is still there, and requests go back by it."""
     reachable: bool
     """Without such a connection requests reach it too, as far as its Contact tells."""
+    cseq: int = 0
+    """Of the newest request that PJSIP has taken into the dialog, after the INVITE."""
 
 
 class PeerChecks:
@@ -52,6 +56,18 @@ class PeerChecks:
 
     def close(self, call: SipCall) -> None:
         self._peers.pop(call, None)
+
+    def on_request(self, call: SipCall, method: str, cseq: int, source: tuple[str, int]) -> None:
+        """A request within the call came by the connection that goes there.
+
+        If it is not an old one, PJSIP sends by that connection from now on (`follow` in tools/pjsip/mediaworker.c).
+        """
+        peer = self._peers.get(call)
+        if peer is None or method == "CANCEL" or cseq < peer.cseq:
+            return
+        peer.source, peer.connected = source, True
+        if method in _IN_DIALOG:
+            peer.cseq = cseq
 
     def on_connection_lost(self, address: str, port: int) -> None:
         """A connection that went there has ended: those who called by it may be gone."""

@@ -11,11 +11,14 @@ import pytest
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.pjsip_clock import PjsipClock, pjsip_clock
 from lab.sip.scenes import STARTED
-from lab.sip.sip_peer import ConnectedPeer, sdp
+from lab.sip.sip_peer import ConnectedPeer, SipPeer, sdp
 from lab.sip.sipp_scenario import Body, mixed
 from lab.sip.siprec import REQUIRE, metadata
+from sip.pjsip import call_control, liveness
 from sip.pjsip.endpoint import SipEndpoint
 
+NEVER_ASKED = {"peer_check_s": 3600.0}
+"""For nothing but the end of its connection."""
 WORKER_REFRESHES = ("Session-Expires: 90;refresher=uas", "Supported: timer", "Allow: INVITE, ACK, BYE, CANCEL, UPDATE")
 
 
@@ -123,6 +126,87 @@ async def test_a_connection_that_has_ended_is_followed_by_what_is_left() -> None
         await caller.connect()
         await caller.answer(caller.send("OPTIONS"), "OPTIONS")
         assert await hung_up(handler, caller) == 1
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost connection is looked for twenty times a second, and who cannot be reached then is soon given up."""
+    monkeypatch.setattr(call_control, "_SWEEP_S", 0.05)
+    monkeypatch.setattr(liveness, "REFUSED_S", 0.3)
+    monkeypatch.setattr(liveness, "DOUBT_S", 0.2)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_the_end_of_the_newest_connection_is_noticed(name: str) -> None:
+    """At once, as that of the INVITE's: nobody can be reached where the Contact says."""
+    method, *content = REQUESTS[name]
+    async with called(**NEVER_ASKED) as (handler, endpoint, caller, _):
+        number = caller.send(method, *content)
+        await caller.answer(number, method)
+        if method == "INVITE":
+            caller.send("ACK", "" if content[0] else sdp(40000, version=3), cseq=number)
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        await caller.disconnect(1)
+        await until(lambda: handler.log[-1] == ("end", "timeout"))
+        assert endpoint.counters.peers_lost == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_the_end_of_a_connection_that_has_been_left_raises_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with called(**NEVER_ASKED) as (handler, endpoint, caller, _):
+        swept, sweep = list[float](), endpoint.control.peers.sweep
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        monkeypatch.setattr(endpoint.control.peers, "sweep", lambda now: swept.append(now) or sweep(now))
+        await caller.disconnect(0)
+        await until(lambda: len(swept) > 20)
+        await caller.disconnect(1)
+        await until(lambda: handler.log[-1] == ("end", "timeout"))
+        assert endpoint.counters.peers_asked == 1
+        assert not any(line.startswith("OPTIONS ") for _, line in caller.heard_by)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("case", ["another From tag", "another To tag", "an old CSeq", "CANCEL", "no request"])
+async def test_the_end_of_somebody_elses_connection_is_nothing_to_the_call(case: str) -> None:
+    async with called(**NEVER_ASKED) as (handler, endpoint, caller, _):
+        await caller.answer(caller.send("UPDATE"), "UPDATE")
+        stranger = ConnectedPeer(endpoint.port)
+        stranger.call_id, stranger.tag, stranger.to_tag = caller.call_id, caller.tag, caller.to_tag
+        match case:
+            case "another From tag":
+                stranger.tag += "x"
+            case "another To tag":
+                stranger.to_tag = "x" + stranger.to_tag
+        await stranger.connect()
+        method = "CANCEL" if case == "CANCEL" else "UPDATE"
+        if case != "no request":
+            await stranger.answer(stranger.send(method, cseq=1 if case == "an old CSeq" else 5000), method)
+        await stranger.disconnect(0)
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        await caller.disconnect(1)
+        await until(lambda: handler.log[-1] == ("end", "timeout"))
+        assert endpoint.counters.peers_asked == 1
+        assert not any(line.startswith("OPTIONS ") for _, line in caller.heard_by)
+        stranger.close()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_call_that_began_without_a_connection_may_have_one_later() -> None:
+    handler = Recorder()
+    async with worker(handler, **NEVER_ASKED) as endpoint:
+        first, caller = SipPeer(endpoint.port), ConnectedPeer(endpoint.port)
+        await first.invite(sdp(40000))
+        await until(lambda: handler.log == [STARTED])
+        caller.call_id, caller.tag, caller.to_tag = first.call_id, first.tag, first.to_tag
+        await caller.connect()
+        await caller.answer(caller.send("OPTIONS", cseq=2), "OPTIONS")
+        await caller.disconnect(0)
+        first.reply(await first.request("OPTIONS"), "481 Gone")
+        first.reply(await first.request("BYE"), "481 Gone")
+        await until(lambda: handler.log[-1] == ("end", "timeout"))
+        for peer in (first, caller):
+            peer.close()
 
 
 BODIES = {
