@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 pytest.register_assert_rewrite("lab")  # so that what differs is shown
 
 from lab import patience  # noqa: E402
+from lab.chaos.ext4 import Ext4  # noqa: E402
 from lab.media.speech import SPEECH, WORDS  # noqa: E402
 from lab.network import ports  # noqa: E402
 from lab.worker.peers import LOGS  # noqa: E402
@@ -102,6 +103,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Iterator[Ext4]:
+    """An ext4 that becomes read-only at will."""
+    try:
+        disk = Ext4(tmp_path / "ext4")
+        disk.mount()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root mounts, where there are loop devices")
+    try:
+        yield disk
+    finally:
+        disk.unmount()
 
 
 @pytest.fixture(scope="session")

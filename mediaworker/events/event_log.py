@@ -136,6 +136,8 @@ class EventLog:
             await self._writing
         if self._timer is not None:
             self._timer.cancel()
+        if self._unsaved:
+            log.error("events are lost: they could not be stored before the end", events=len(self._unsaved))
 
     def is_unsaved(self, entry: Entry) -> bool:
         return bool(self._unsaved) and (entry.row or 0) >= (self._unsaved[0].row or 0)

@@ -14,11 +14,11 @@ from typing import BinaryIO, cast
 from mediaworker.storage.durable import make_directory
 
 MB = 1024 * 1024
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(Exception):
-    """There is no room for it, or it would take the room of calls."""
+    """There is no room for it, it would take the room of calls, or the disk has become read-only."""
 
 
 class IncomingFile:
@@ -36,7 +36,7 @@ class IncomingFile:
             make_directory(directory)
             self.file = _made(directory, path)
         except OSError as error:
-            raise _full(error) from None
+            raise disk_full(error) from None
         self.size = 0
         self._waiting = bytearray()
 
@@ -62,7 +62,7 @@ class IncomingFile:
         try:
             await asyncio.shield(writing)
         except OSError as error:
-            raise _full(error) from None
+            raise disk_full(error) from None
         finally:
             # The file is not closed under the thread: its descriptor could be that of another one by then.
             while not writing.done():
@@ -86,6 +86,8 @@ def _made(directory: Path, path: Path | None) -> BinaryIO:
     return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0)
 
 
-def _full(error: OSError) -> Exception:
-    """What it means."""
-    return DiskFull("the disk is full") if error.errno in FULL else error
+def disk_full(error: OSError) -> OSError | DiskFull:
+    """What it means for whoever sends a file."""
+    if error.errno == errno.EROFS:
+        return DiskFull("the disk has become read-only")
+    return DiskFull("the disk is full") if error.errno in _FULL else error

@@ -58,7 +58,7 @@ class JobNotifier:
     def collect(self) -> None:
         """Put the jobs that have ended since the last time into the outbox."""
         for job in self._store.open.values():
-            owed = job.webhook is not None and not job.active and self._store.owns(job)
+            owed = not job.active and not job.over and self._store.owns(job)
             if owed and job.id not in self.outbox.lanes:
                 assert job.webhook is not None
                 assert job.ended_s is not None
@@ -78,7 +78,7 @@ class JobNotifier:
             log.warning("webhook", job=job.id, state=attempt.state, attempts=message.tries, error=attempt.error)
         webhook = Webhook(message.url, attempt.state, message.tries, attempt.next_s, attempt.error)
         await self._store.remember(replace(job, webhook=webhook))
-        if attempt.state != "waiting":
+        if attempt.state != "waiting" and not self._store.is_unwritten(job.id):
             self._store.open.pop(job.id, None)
 
 

@@ -137,13 +137,12 @@ class JobRun:
         await self._store.remember(waiting(replace(job, error=reason, code="waiting"), now_s))
 
     async def _fail(self, code: str, reason: str) -> None:
-        """End it, or try again later if even that cannot be written down."""
+        """End it, also when that cannot be written down yet."""
         job = replace(self._job, code=code, error=reason)
         try:
             await self._store.end(job, "failed")
         except StoreError as error:
-            self._store.trouble = str(error)
-            self._store.open[self._id] = waiting(job, self._store.clock())
+            self._store.end_unwritten(job, error)
 
 
 def waiting(job: Job, now_s: float) -> Job:

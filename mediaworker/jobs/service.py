@@ -304,6 +304,7 @@ class JobService:
                     self._advance()
                 elif lost is None:
                     await self.store.check()
+                    await self.store.write_ended()
                 else:
                     await self._renew(lost)
                     lost = None
@@ -314,7 +315,7 @@ class JobService:
                     await self._renew(lost)
                     lost = None
             except StoreError as error:
-                log.debug("the job store cannot be opened yet", reason=str(error))
+                log.debug("the job store cannot be used yet", reason=str(error))
 
     async def _renew(self, lost: StoreUnusable) -> None:
         anew = await self.store.renew(lost.error)

@@ -72,6 +72,8 @@ class JobStore:
         self._carried: dict[str, list[tuple[str, int, str]]] = {}
         """Segments out of a file that is closed already, while no new one could be opened."""
         self._logged_s = -LOG_EVERY_S
+        self._unwritten: set[str] = set()
+        """Jobs that have failed, which could not be written down."""
 
     @property
     def _path(self) -> Path:
@@ -273,18 +275,52 @@ class JobStore:
 
     async def end(self, job: Job, state: State) -> Job:
         """The upload goes; a webhook keeps the job open. Raises StoreError."""
-        job = replace(job, state=state, ended_s=self.clock(), not_before_s=0.0, waits_since_s=0.0)
+        job = self._as_ended(job, state)
         await self.put(job)
-        self.ended[state] += 1
-        if job.webhook is None:
+        self._count_ended(job)
+        await self.let_go(job)
+        return job
+
+    def end_unwritten(self, job: Job, error: StoreError) -> None:
+        """It has failed for everybody who asks; `write_ended` writes it down once that is possible.
+
+        After a restart before that it is a job that waits.
+        """
+        self.trouble = str(error)
+        job = self.open[job.id] = self._as_ended(job, "failed")
+        self._unwritten.add(job.id)
+        self._count_ended(job)
+
+    def is_unwritten(self, job_id: str) -> bool:
+        return job_id in self._unwritten
+
+    async def write_ended(self) -> None:
+        """Write down the ends that could not be. Raises StoreError."""
+        for job_id in tuple(self._unwritten):
+            job = self.open.get(job_id)
+            with contextlib.suppress(Elsewhere):
+                if job is not None and not job.active:
+                    await self.put(job)
+                    await self.let_go(job)
+            self._unwritten.discard(job_id)
+
+    def _as_ended(self, job: Job, state: State) -> Job:
+        return replace(job, state=state, ended_s=self.clock(), not_before_s=0.0, waits_since_s=0.0)
+
+    def _count_ended(self, job: Job) -> None:
+        self.ended[job.state] += 1
+        seconds = job.duration_s
+        log.info("job ended", job=job.id, state=job.state, segments=job.chunks, seconds=seconds, reason=job.error)
+
+    async def let_go(self, job: Job) -> None:
+        """It has ended, which is written down: its upload goes, and its record with the last that is owed."""
+        if job.over:
             self.open.pop(job.id, None)
-        log.info("job ended", job=job.id, state=state, segments=job.chunks, seconds=job.duration_s, reason=job.error)
         if not job.source.path:
             try:
                 await asyncio.to_thread(self.sources.drop, job.id)
             except OSError as error:  # the next start tries again
                 log.warning("an upload could not be erased", job=job.id, reason=say(error))
-        return job
 
 
 def _from_the_beginning(job: Job) -> Job:

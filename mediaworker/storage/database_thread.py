@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase, unusable
+from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase, is_read_only, unusable
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class DatabaseThread(Generic[D]):
         except (sqlite3.Error, OSError, MemoryError) as error:
             if (why := unusable(error)) is not None:
                 raise StoreUnusable(why) from error
-            raise StoreError(say(error)) from error
+            raise StoreError(self._reason(error)) from error
 
     async def reopen(self, make: Callable[[D | None], D]) -> None:
         """Use what `make` returns from now on; it closes the database that it is given. When it raises, there is none,
@@ -63,6 +63,12 @@ class DatabaseThread(Generic[D]):
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
+
+    def _reason(self, error: Exception) -> str:
+        """SQLite calls it an I/O error when an error of the disk has made the file system read-only."""
+        if self._database is not None and isinstance(error, sqlite3.Error) and is_read_only(self._database.path.parent):
+            return f"{say(error)}: the file system is read-only"
+        return say(error)
 
     def _do(self, job: Callable[[D], T]) -> T:
         database = self._database

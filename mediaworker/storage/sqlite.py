@@ -8,6 +8,7 @@ disk must not keep the worker from taking calls. Damage of one record costs that
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
@@ -281,6 +282,15 @@ def _damage(error: Exception, path: Path) -> str | None:
 
 def _writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK) and not os.statvfs(folder).f_flag & os.ST_RDONLY
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether its file system has become read-only, which an ext4 shows neither by its flags nor to `access`."""
+    try:
+        os.utime(folder)  # no file of ours is opened: closing it would end SQLite's locks on it
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
 
 
 def _explained(error: Exception, path: Path) -> Exception:

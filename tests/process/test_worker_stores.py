@@ -18,9 +18,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from audio.codecs.g711 import ulaw_encode
+from lab.chaos.ext4 import Ext4
 from lab.chaos.jobs import ENVIRON, finished, recording, submit
 from lab.chaos.kills import PAUSE
-from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.engine.listener import LISTENER, LISTENER_PATH, Limit
 from lab.media.speech import speech
 from lab.patience import until
 from lab.worker.peers import Worker, alive, launch, worker
@@ -180,6 +181,53 @@ async def test_what_a_full_disk_does_not_take_is_marked(small_disk: Path, tmp_pa
         assert await resumed(running, seen) == stored[first:], "with the seq and the cursor that they had"
         calls = [event for event in stored if event["call_id"] is not None]
         assert running.events(calls[0]["call_id"])[-len(calls) :] == calls
+
+
+async def test_a_disk_that_becomes_read_only_is_told_and_nothing_accepted_is_lost(
+    failing_disk: Ext4, tmp_path: Path, words: Path
+) -> None:
+    limit, data = Limit(tmp_path / "finals"), failing_disk.folder / "data"
+    limit.set(1)
+    settings = SETTINGS | {"DATA_DIR": str(data), "JOBS__RETRY_HOURS": "0.001"}
+    running = launch(tmp_path, limit.environ, **settings)
+    running.data_dir = data
+    try:
+        await asyncio.to_thread(until, lambda: alive(running), 60)
+        jobs = [await asyncio.to_thread(submit, running, words) for _ in range(2)]
+        calling = asyncio.create_task(call(running))
+        started = await anext(event async for event in durable(running) if event["type"] == "call.started")
+        failing_disk.fail()
+        limit.lift()
+        for path, fields in (("/v1/jobs", {}), ("/v1/audio/transcriptions", {"model": "x"})):
+            with words.open("rb") as file:
+                files = {"file": ("a.wav", file)}
+                refused = await asyncio.to_thread(httpx.post, running.url + path, files=files, data=fields)
+            assert refused.status_code == 507 and "read-only" in refused.text
+        await asyncio.to_thread(until, lambda: ready(running)["status"] == 503, 10)
+        await asyncio.to_thread(until, lambda: ready(running)["warnings"], 10)
+        said = ready(running)
+        assert "read-only" in said["detail"] and "read-only" in said["warnings"][0]
+        assert running.metric("mediaworker_job_store_ok") == running.metric("mediaworker_event_store_ok") == 0
+        for job_id in jobs:
+            failed = await asyncio.to_thread(finished, running, job_id)
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "gave_up")
+            assert "read-only" in failed["error"]["message"]
+        assert running.metric("mediaworker_jobs_queued") == 0 and running.metric("mediaworker_jobs_ended_total") == 2
+        await calling
+        assert running.stop() == 0
+        assert "events are lost" in running.log.read_text()
+        failing_disk.repair()
+        running.start_again()
+        await asyncio.to_thread(until, lambda: alive(running), 60)
+        assert ready(running)["status"] == "ready"
+        for job_id in jobs:  # nothing that was said of their end is on the disk
+            assert await asyncio.to_thread(made, running, job_id)
+        (ended,) = await asyncio.to_thread(running.wait_ended, 1)
+        assert ended["call_id"] == started["call_id"]
+        assert running.events(ended["call_id"])[-1]["reason"] == "worker_restart"
+    finally:
+        running.stop()
+    assert "Traceback" not in running.log.read_text()
 
 
 async def resumed(running: Worker, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from uuid_utils import uuid7
 
 from asr import languages
-from mediaworker.files.disk import FULL, DiskFull
+from mediaworker.files.disk import DiskFull, disk_full
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
 from mediaworker.files.segments import arranged
@@ -175,14 +175,14 @@ class JobRoutes:
                 await asyncio.to_thread(sources.keep, job)
             except BadUpload as bad:
                 raise Problem(bad.status, bad.reason, headers={"Connection": "close"}) from None
-            except DiskFull as full:
-                raise Problem(507, str(full), headers={"Connection": "close"}) from None
             except ClientDisconnect:
                 raise
-            except OSError as error:
-                status = 507 if error.errno in FULL else 500
-                reason = f"the file could not be taken in ({error.strerror})"
-                raise Problem(status, reason, headers={"Connection": "close"}) from None
+            except (DiskFull, OSError) as error:
+                known = disk_full(error) if isinstance(error, OSError) else error
+                if isinstance(known, DiskFull):
+                    raise Problem(507, str(known), headers={"Connection": "close"}) from None
+                reason = f"the file could not be taken in ({known.strerror})"
+                raise Problem(500, reason, headers={"Connection": "close"}) from None
             await self._jobs.submit(job)
             incoming.close()
             stack.pop_all()

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from config import Settings
 from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
-from mediaworker.jobs.record import Job, Source
+from mediaworker.jobs.database import JobDatabase
+from mediaworker.jobs.notifier import JobNotifier
+from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import FILE, UNKNOWN_S, JobStore
-from mediaworker.storage.database_thread import StoreUnusable
+from mediaworker.storage.database_thread import StoreError, StoreUnusable
 from mediaworker.storage.sqlite import ASIDE
+from mediaworker.webhooks.outbox import Attempt
 
 DATA = b"RIFF and so on"
 NOW = 1_800_000_000.0
@@ -144,3 +150,48 @@ async def test_a_file_lost_under_the_book_is_written_anew_with_the_open_jobs(
         assert [found.index for found in await store.segments("open")] == [0, 1]
         ended = await store.read(lambda database: database.job("ended"))
         assert (ended is None) == ("" in suffixes), "with the log alone nothing is lost"
+
+
+async def test_a_failure_that_cannot_be_written_down_is_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows and counts at once, and is written down when that is possible; its webhook is not owed twice."""
+    webhook = Webhook("https://x.example/told")
+    jobs = [a_job("plain"), replace(a_job("told"), webhook=webhook), replace(a_job("waits"), webhook=webhook)]
+    async with opened(tmp_path) as store:
+        for job in jobs:
+            await taken_in(store, job)
+            await store.put(job)
+        notifier = JobNotifier(store, Settings())
+        put = JobDatabase.put
+        monkeypatch.setattr(JobDatabase, "put", _read_only)
+        for job in jobs:
+            store.end_unwritten(replace(job, code="gave_up", error="no engine"), StoreError("read-only"))
+        for job in jobs:
+            found = await store.find(job.id)
+            assert found is not None and public(found)["status"] == "failed" and found.ended_s == NOW
+            assert public(found)["error"] == {"code": "gave_up", "message": "no engine"}
+        assert store.ended["failed"] == 3 and store.trouble == "read-only"
+        notifier.collect()
+        ready = {message.id: message for message in notifier.outbox.lanes.ready(NOW, 9)}
+        assert set(ready) == {"told", "waits"} and json.loads(ready["told"].body())["type"] == "job.failed"
+        await notifier._on_attempt(ready["told"], Attempt("delivered"))
+        notifier.outbox.lanes.done(ready["told"], NOW)
+        notifier.collect()
+        assert set(store.open) == {"plain", "told", "waits"}, "its record on the disk is older"
+        assert "told" not in notifier.outbox.lanes
+        with pytest.raises(StoreError):
+            await store.write_ended()
+        monkeypatch.setattr(JobDatabase, "put", put)
+        for _ in range(2):
+            await store.write_ended()
+            assert set(store.open) == {"waits"} and store.trouble is None
+        for job in jobs:
+            found = await store.read(lambda database, name=job.id: database.job(name))
+            assert found is not None and (found.state, found.error) == ("failed", "no engine")
+        assert store.sources.uploads() == set()
+        await notifier.outbox.close()
+
+
+def _read_only(*arguments: object, **named: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
