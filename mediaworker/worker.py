@@ -366,7 +366,7 @@ class Worker:
         from sip.errors import SipError
 
         try:
-            await endpoint.start()
+            await endpoint.start(self.hub.cursor.store_id)
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
 

@@ -57,7 +57,7 @@ class RegistrarPeer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lstrip()
                 length = re.search(r"(?im)^(?:content-length|l)[ \t]*:[ \t]*(\d+)", head)

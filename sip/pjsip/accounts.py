@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
+from uuid import UUID, uuid5
 
 import msgspec
 import pjsua2 as pj
@@ -34,6 +35,8 @@ log = structlog.get_logger("sip")
 
 RESOLVE_S = 60.0
 _UNRESOLVED_S = 30.0
+_WORKERS = UUID("a6b9e036-6eca-4586-bbbd-25ea908baa56")
+"""The name space of workers (RFC 9562 section 5.5)."""
 OnInvite = Callable[["Account", Any], None]
 
 
@@ -115,6 +118,8 @@ class RegisteredAccount(Account):
         self.left.set()
         self._families, self._keepalive_s = families, keepalive_s
         self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
+        self.instance = ""
+        """Set before it registers; "": PJSIP names the machine, and two workers there have one binding."""
         self.transports: Collection[str] = ("udp", "tcp")
         """Of these, NAPTR and SRV records choose one."""
         self.proxy = Registrar.parse(settings.proxy, families, key="sip.accounts.proxy") if settings.proxy else None
@@ -253,6 +258,7 @@ class RegisteredAccount(Account):
         config.regConfig.timeoutSec = self._settings.expires_s
         config.regConfig.retryIntervalSec = 0
         config.natConfig.udpKaIntervalSec = self._keepalive_s
+        config.natConfig.sipOutboundInstanceId = self.instance
         # Nobody takes leave of a registrar that does not answer, or where there is no registration.
         there = self.registration.state in ("registering", "registered")
         config.regConfig.disableRegOnModify = self.is_open and not there
@@ -307,6 +313,11 @@ def line_of(account: SipAccount) -> str:
     """Stands for the account in its Contact, and is the same after a restart, when the registrar still has that."""
     text = f"{account.user}@{account.registrar}".encode(errors="surrogatepass")
     return blake2b(text, digest_size=5).hexdigest()
+
+
+def instance_of(worker: str) -> str:
+    """What tells the worker of that name from others at a registrar (RFC 5626 section 4.1), the same at each start."""
+    return f"<{uuid5(_WORKERS, worker).urn}>"
 
 
 def _host(account: SipAccount) -> str:

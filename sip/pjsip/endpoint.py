@@ -19,7 +19,7 @@ from sip.errors import PeerError, SipError
 from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
-from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, line_of, named
+from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, instance_of, line_of, named
 from sip.pjsip.call_control import CallControl, challenger
 from sip.pjsip.listeners import Listeners
 from sip.pjsip.stack import Stack
@@ -129,8 +129,11 @@ class SipEndpoint:
     def transactions(self) -> int:
         return self._stack.transactions if self._stack else 0
 
-    async def start(self) -> None:
-        """Listen and register. Raises SipError when an address is taken."""
+    async def start(self, worker: str = "") -> None:
+        """Listen and register. `worker`: a name of its own, which stays after a restart; "": that of the machine.
+
+        Raises SipError when an address is taken.
+        """
         settings = self._settings
         await self.nat.find(settings.port)
         self._stack = Stack(
@@ -152,6 +155,8 @@ class SipEndpoint:
         except SipError:
             self._stack.destroy()
             raise
+        for account in self._accounts:
+            account.instance = instance_of(worker) if worker else ""
         self._tasks = [
             lasting(partial(each.follow, self._access), f"sip account {each.name}") for each in self._accounts
         ]
