@@ -12,6 +12,7 @@ import pytest
 
 from lab.asterisk import pbx
 from lab.asterisk.calls import heard
+from lab.asterisk.dialled import wait_ended
 from lab.events.story import check_story
 from lab.network.name_server import NameServer
 from lab.patience import until
@@ -102,7 +103,7 @@ def test_calls_of_an_asterisk_that_was_killed_keep_nobody_out(system: Path, tmp_
         asterisk.stop(signal.SIGKILL)
         asterisk.start()
         until(lambda: listening.metric("mediaworker_calls_active") == 0, 40, "the end of the call")
-        assert listening.events(silent["call_id"])[-1]["reason"] == "timeout"
+        assert wait_ended(listening, silent["call_id"])[-1]["reason"] == "timeout"
         until(lambda: ready(listening), 90, "registered again")
         assert check_story(heard(asterisk, listening, "worker", "customer"))
 
