@@ -23,10 +23,10 @@ from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
 from config.sections.section import Scope
 from config.tasks import troubles
+from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.http.app import HttpServer, create_operator_app
 from mediaworker.http.auth import Access
 from mediaworker.http.context import authorize, is_known
-from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.readiness import engine_status

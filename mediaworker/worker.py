@@ -18,6 +18,8 @@ from audio import Detector, Shard
 from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
+from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.connections import affordable, raise_open_files
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -33,8 +35,6 @@ from mediaworker.http.resources import jobs as jobs_api
 from mediaworker.http.resources import page
 from mediaworker.ingress.asterisk import routes as asterisk_http
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
-from mediaworker.ingress.auth_failures import AuthFailures
-from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle, websocket_routes

@@ -132,7 +132,7 @@ if __name__ == "__main__":
 
     import uvloop
 
-    from mediaworker.ingress.connections import raise_open_files
+    from mediaworker.access.connections import raise_open_files
 
     raise_open_files()
     uvloop.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

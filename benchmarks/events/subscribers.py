@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
     import uvloop
 
-    from mediaworker.ingress.connections import raise_open_files
+    from mediaworker.access.connections import raise_open_files
 
     raise_open_files()
     port, calls, subscribers, everything, stalled = (int(text) for text in sys.argv[1:6])

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from asr.utterance import Hypothesis, Utterance
 from audio import Detector, Shard
 from config import Settings
+from mediaworker.access.connections import raise_open_files
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore
-from mediaworker.ingress.connections import raise_open_files
 
 Figures = dict[str, float | None]
 

@@ -14,8 +14,8 @@ from typing import get_args
 
 from config.sections.section import Scope
 from config.settings import ApiKey
-from mediaworker.ingress.access import is_local
-from mediaworker.ingress.auth_failures import Reason
+from mediaworker.access.auth_failures import Reason
+from mediaworker.access.local_trust import is_local
 
 SUBPROTOCOL = "bearer"
 
@@ -62,7 +62,7 @@ def decide(
         headers: in any case; a repeated header is there as often as it was sent.
         peer: the address at the other end of the TCP connection; empty when there is none.
         scope: what is asked for; None: nothing but to be known.
-        direct: what `access.is_direct` says of the connection. It counts only without keys.
+        direct: what `local_trust.is_direct` says of the connection. It counts only without keys.
         sessions: the keys of pages that were opened by the worker's own link. They count only without keys.
     """
     fields = [(name.lower(), value.strip()) for name, value in headers]

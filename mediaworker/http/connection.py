@@ -18,12 +18,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.frames import Close, CloseCode, Frame, Opcode
 
 from config.counters import counter
+from mediaworker.access.connections import ConnectionLimit, refused_places
+from mediaworker.access.notices import Notices
+from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.http.fragments import FragmentCounter
 from mediaworker.http.openai.errors import PREFIXES, OpenAIError
 from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestWatch
-from mediaworker.ingress.connections import ConnectionLimit, refused_places
-from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 
 SWEEP_S = 0.5
 WRITE_BYTES = 1 << 14
@@ -184,7 +184,7 @@ class GuardedConnection(asyncio.Protocol):
     # -- from the application -----------------------------------------------------------------------------------------
 
     def write_frame(self, frame: bytes) -> bool:
-        """See `access.ConnectionInfo`. The frame is one that changes nothing in the state of uvicorn's protocol."""
+        """See `ConnectionInfo`. The frame is one that changes nothing in the state of uvicorn's protocol."""
         if self._unread_since is not None or self._refused or self.transport.is_closing():
             return False
         self.transport.write(frame)

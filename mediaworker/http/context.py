@@ -12,6 +12,8 @@ from starlette.requests import HTTPConnection
 from config import Settings
 from config.sections.section import Scope
 from config.settings import ApiKey
+from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.local_trust import delay_answer, is_direct_asgi
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
@@ -19,8 +21,6 @@ from mediaworker.events.stored_events import StoredEvents
 from mediaworker.http.auth import Access, decide
 from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.problem import Problem
-from mediaworker.ingress.access import delay_answer, is_direct_asgi
-from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops.metrics import MetricsRegistry
 
 

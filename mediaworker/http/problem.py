@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
-import msgspec
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from mediaworker.access.refusals import PROBLEM, refusal_body
 from mediaworker.storage.database_thread import StoreError
 
 _KINDS = {
@@ -31,9 +30,8 @@ class Problem(Exception):
         super().__init__(f"{status} {detail}")
 
     def response(self) -> Response:
-        title = HTTPStatus(self.status).phrase
-        body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, **self.extra}
-        return Response(msgspec.json.encode(body), self.status, self.headers, "application/problem+json")
+        body = refusal_body(self.status, self.detail, **self.extra)
+        return Response(body, self.status, self.headers, PROBLEM)
 
 
 def described(error: Exception, names: Mapping[str, str] = {}) -> str:

@@ -17,9 +17,9 @@ from config import Settings
 from config.addresses import bound_tcp
 from config.listen import http_host
 from config.log_rate_limit import LogRateLimit
+from mediaworker.access.connections import ConnectionLimit
+from mediaworker.access.local_trust import INCOMING, ConnectionInfo
 from mediaworker.http.connection import CONNECTION, SWEEP_S, Guard, GuardedConnection
-from mediaworker.ingress.access import INCOMING, ConnectionInfo
-from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ops.tls import certificate
 
 CLOSE_S = 5.0
@@ -133,7 +133,7 @@ class HttpServer:
 
 
 def connected(app: ASGIApp) -> ASGIApp:
-    """Lets the application ask whose the connection is and hold its answer back (`access.ConnectionInfo`), and the
+    """Lets the application ask whose the connection is and hold its answer back (`local_trust.ConnectionInfo`), and the
     connection know when answers begin and end."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:

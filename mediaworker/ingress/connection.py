@@ -24,20 +24,12 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from mediaworker.access.local_trust import is_direct
+from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
-from mediaworker.ingress.runner import (
-    PROBLEM,
-    Backlog,
-    Heartbeat,
-    OnMessages,
-    Throttle,
-    refusal_body,
-    refusal_headers,
-    run_session,
-)
+from mediaworker.ingress.runner import Backlog, Heartbeat, OnMessages, Throttle, run_session
 
 log = structlog.get_logger()
 

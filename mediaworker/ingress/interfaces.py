@@ -80,7 +80,7 @@ class Upgrade:
     peer: str
     """The peer's IP address; empty on a Unix socket."""
     direct: bool = True
-    """The result of `access.is_direct` for the connection."""
+    """The result of `local_trust.is_direct` for the connection."""
 
     def header(self, name: str) -> str:
         """The value; empty if the header is missing or repeated."""

@@ -17,11 +17,12 @@ from websockets.protocol import State
 from audio import ALL, Shard
 from config.listen import LOOPBACK
 from config.settings import Media
+from mediaworker.access.connections import ConnectionLimit, refused_places
+from mediaworker.access.notices import Notices
+from mediaworker.access.refusals import PROBLEM, RETRY_AFTER_S, refusal_body
 from mediaworker.ingress.connection import CLOSE_TIMEOUT_S, MediaConnection
-from mediaworker.ingress.connections import ConnectionLimit, refused_places
 from mediaworker.ingress.interfaces import MediaEndpoint
-from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import PROBLEM, RETRY_AFTER_S, Throttle, refusal_body
+from mediaworker.ingress.runner import Throttle
 from mediaworker.ops.tls import certificate
 
 log = structlog.get_logger()

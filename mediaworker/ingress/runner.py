@@ -9,26 +9,23 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
 import structlog
 from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from config.tasks import end_tasks
+from mediaworker.access.local_trust import delay_answer, is_direct_asgi
+from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.access import delay_answer, is_direct_asgi
 from mediaworker.ingress.interfaces import MediaEndpoint, MediaSession, Upgrade
 from mediaworker.ingress.outbox import CloseConnection
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
-PROBLEM = "application/problem+json"
-RETRY_AFTER_S = 5
 WAITING_BYTES, WAITING_BYTES_OF_ALL, WAITING_BYTES_ALWAYS = 1 << 26, 1 << 28, 1 << 18
 """Messages that were read and wait for their session: so much of one connection, and so much of all together, but for
 what each may always have. Beyond it the socket is not read. It is half an hour of audio at 16 kHz: a client that sends
@@ -38,17 +35,6 @@ MESSAGE_BYTES = 128
 
 STILL_BEATS = 3
 """So many heartbeats on which nothing had moved in either direction, and the peer is gone."""
-
-
-def refusal_body(status: int, detail: str) -> bytes:
-    """The body of the answer to a refused upgrade, a problem of RFC 9457."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return msgspec.json.encode(body)
-
-
-def refusal_headers(status: int, challenge: str = "") -> list[tuple[str, str]]:
-    headers = [("Retry-After", str(RETRY_AFTER_S))] if status in (429, 503) else []
-    return headers + ([("WWW-Authenticate", challenge)] if challenge else [])
 
 
 OnMessages = Callable[[Sequence[bytes]], bool]

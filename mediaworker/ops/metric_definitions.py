@@ -18,13 +18,13 @@ from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from audio import Detector
 from config.tasks import faults
+from mediaworker.access.connections import ConnectionLimit
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.http.connection import Guard
 from mediaworker.ingress.asterisk.routes import AsteriskIngress
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
-from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.twilio.routes import TwilioIngress
 from mediaworker.ingress.websocket.routes import StreamIngress

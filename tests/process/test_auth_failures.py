@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from lab.patience import seconds, timeout
 from lab.worker.peers import worker
-from mediaworker.ingress.auth_failures import FREE
+from mediaworker.access.auth_failures import FREE
 
 KEY, EVENTS_KEY = "a-right-key-1", "an-events-key-2"
 

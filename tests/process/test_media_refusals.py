@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from config.load import parse
 from lab.http.media_shells import until
 from lab.patience import seconds
-from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.access.connections import ConnectionLimit
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle
 

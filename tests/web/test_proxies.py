@@ -24,8 +24,8 @@ from lab.network.nginx import CONFIGURATION, listens
 from lab.network.ports import ports
 from lab.patience import seconds, until
 from lab.worker.peers import Worker, command, worker
-from mediaworker.ingress import socket_owner
-from mediaworker.ingress.socket_owner import is_own, listed, owner
+from mediaworker.access import socket_owner
+from mediaworker.access.socket_owner import is_own, listed, owner
 
 # What Debian's own configuration files set, as far as it matters here: the servers give up root.
 NGINX = "user www-data;" + CONFIGURATION.replace(

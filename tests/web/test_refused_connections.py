@@ -14,8 +14,8 @@ import pytest
 from lab.events.samples import until
 from lab.http.api_server import Running, running_api
 from lab.patience import seconds, timeout
+from mediaworker.access.connections import ConnectionLimit
 from mediaworker.http import request_watch
-from mediaworker.ingress.connections import ConnectionLimit
 
 PLACES = 4
 HOST = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n"

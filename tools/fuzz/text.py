@@ -18,6 +18,7 @@ from audio.codecs.codec import Codec
 from config import Endpointing
 from config.addresses import Family
 from config.settings import ApiKey, Secret, Sip
+from mediaworker.access.local_trust import is_local
 from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
 from mediaworker.http import uploads
@@ -27,7 +28,6 @@ from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.problem import Problem
 from mediaworker.http.request_watch import MAX_HEAD, BadRequest, RequestWatch
 from mediaworker.http.resources import calls, events, jobs
-from mediaworker.ingress.access import is_local
 from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
 from mediaworker.replay import pcap

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import Frame, Opcode
 
 from config.tasks import end_tasks
+from mediaworker.access.local_trust import INCOMING
 from mediaworker.events.schema import TYPES
 from mediaworker.events.store import StoreError
 from mediaworker.events.stored_events import StoredEvents
@@ -26,7 +27,6 @@ from mediaworker.events.subscription import EXPIRED, Subscription, SubscriptionC
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
 from mediaworker.http.streams import ServerSentEvents, beating, begun
-from mediaworker.ingress.access import INCOMING
 
 CALL_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 BURST = 32
@@ -149,7 +149,7 @@ class EventRoutes:
 
 
 class FrameWriter:
-    """Writes events to connections (`access.ConnectionInfo.write_frame`). A WebSocket's frame is made once for all of
+    """Writes events to connections (`ConnectionInfo.write_frame`). A WebSocket's frame is made once for all of
     them, since one event goes to all of its subscribers in turn."""
 
     def __init__(self) -> None:

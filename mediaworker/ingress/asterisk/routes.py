@@ -7,10 +7,10 @@ import binascii
 from collections.abc import Callable, Iterable
 
 from config import Settings
+from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
-from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.upgrade_admission import UpgradeAdmission
 

@@ -14,6 +14,8 @@ import structlog
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
 from config.access_list import AccessList
+from mediaworker.access.connections import ConnectionLimit
+from mediaworker.access.notices import Notices
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.session import (
     AudioSocketCounters,
@@ -21,9 +23,7 @@ from mediaworker.ingress.audiosocket.session import (
     AudioSocketSession,
     AudioSocketState,
 )
-from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.interfaces import CallOpener
-from mediaworker.ingress.notices import Notices
 
 log = structlog.get_logger()
 

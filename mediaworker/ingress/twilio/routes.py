@@ -13,13 +13,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from config import ConfigError, Settings
+from mediaworker.access.auth_failures import AuthFailures, Reason
+from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
+from mediaworker.access.refusals import refusal_headers
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.body import small_body
 from mediaworker.http.problem import Problem
-from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
-from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.runner import refusal_headers
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.counters import TwilioCounters

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection
 from uuid_utils import uuid7
 
 from config import Settings
+from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import SUBPROTOCOL
-from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.upgrade_admission import UpgradeAdmission
 from mediaworker.ingress.websocket.asr import AsrSession

@@ -17,11 +17,11 @@ from twilio.twiml.voice_response import VoiceResponse
 from config import ConfigError
 from config.load import parse
 from lab.calls.recording_call import Desk
+from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.local_trust import is_local
+from mediaworker.access.notices import Notices
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.access import is_local
-from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import Upgrade
-from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.twilio.routes import TwilioIngress, webhook_routes
 from mediaworker.ingress.twilio.webhook import CallTokens, StreamTwiml, parse_then, sign, verify
 

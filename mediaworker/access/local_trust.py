@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.addresses import is_loopback
-from mediaworker.ingress.socket_owner import Address, is_own
+from mediaworker.access.socket_owner import Address, is_own
 
 _FORWARDED = frozenset(
     ("forwarded", "via", "x-real-ip", "x-client-ip", "x-original-forwarded-for", "true-client-ip", "cdn-loop",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.addresses import peer_key
-from mediaworker.ingress.notices import Notices
+from mediaworker.access.notices import Notices
 
 Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]
 REASONS: dict[Reason, str] = {

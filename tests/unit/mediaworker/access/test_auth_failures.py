@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from mediaworker.ingress.auth_failures import FREE, GUESSES_PER_S, MAX_DELAY_S, MAX_SOURCES, AuthFailures
+from mediaworker.access.auth_failures import FREE, GUESSES_PER_S, MAX_DELAY_S, MAX_SOURCES, AuthFailures
 
 
 def test_guesses_are_slowed_and_forgotten() -> None:

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from config.addresses import peer_key
-from mediaworker.ingress.connections import ConnectionLimit, affordable, raise_open_files
+from mediaworker.access.connections import ConnectionLimit, affordable, raise_open_files
 
 
 def test_places_are_counted_in_total_and_by_peer() -> None:
