@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from mediaworker.ingress.audio_intake import AudioForm
+from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 
 FORMATS: dict[str, AudioForm] = {
     "ulaw": AudioForm("mulaw", 8000),
@@ -40,14 +41,6 @@ MAX_COMMAND = 128
 """Bytes; Asterisk leaves longer ones unread."""
 _VARIABLE = re.compile(r"_{0,2}MEDIAWORKER_([A-Z]+)\Z", re.IGNORECASE)
 """A variable that channels inherit keeps its underscores."""
-
-
-class AsteriskMalformed(Exception):
-    """Not what Asterisk sends."""
-
-
-class AsteriskUnknown(Exception):
-    """An event of a name that we do not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +85,12 @@ _MAX_VALUE, _MAX_VARIABLES = 4000, 64
 
 
 def parse(text: str) -> Event:
-    """One text message. Raises Malformed or Unknown, nothing else."""
+    """One text message. Raises MalformedMessage or UnknownMessage, and nothing else."""
     json = text.lstrip().startswith("{")
     fields = _json(text) if json else _plain(text)
     event = fields.get("event", "")
     if event not in PLAIN:
-        raise AsteriskUnknown(str(event)[:40])
+        raise UnknownMessage(str(event)[:40])
     if event == "DTMF_END":
         return DtmfEnd(_text(fields, "digit").upper())
     if event == "MEDIA_START":
@@ -122,18 +115,18 @@ def _json(text: str) -> dict[str, Any]:
     try:
         message = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # lone surrogates are a ValueError too
-        raise AsteriskMalformed(str(error)) from None
+        raise MalformedMessage(str(error)) from None
     if not isinstance(message, dict):
-        raise AsteriskMalformed("no object")
+        raise MalformedMessage("no object")
     if not isinstance(message.get("event"), str):
-        raise AsteriskMalformed("no event")
+        raise MalformedMessage("no event")
     return message
 
 
 def _plain(text: str) -> dict[str, str]:
     event, _, rest = text.strip().partition(" ")
     if not re.fullmatch(r"[A-Z_]{1,40}", event):
-        raise AsteriskMalformed("no event")
+        raise MalformedMessage("no event")
     fields = {"event": event}
     last = ""
     for word in rest.split(" "):
@@ -148,7 +141,7 @@ def _plain(text: str) -> dict[str, str]:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise AsteriskMalformed(f"{name} is no text")
+        raise MalformedMessage(f"{name} is no text")
     return value[:_MAX_VALUE]
 
 

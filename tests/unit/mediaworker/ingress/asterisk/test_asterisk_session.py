@@ -22,8 +22,6 @@ from mediaworker.ingress.asterisk.calls import MAX_LEGS, AsteriskCalls
 from mediaworker.ingress.asterisk.messages import (
     FORMATS,
     PLAIN,
-    AsteriskMalformed,
-    AsteriskUnknown,
     DtmfEnd,
     MediaStart,
     Notice,
@@ -38,10 +36,11 @@ from mediaworker.ingress.asterisk.session import (
     SILENT_S,
     AsteriskPolicy,
     AsteriskSession,
-    AsteriskState,
 )
+from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 from mediaworker.ingress.interfaces import MediaSession, Upgrade
 from mediaworker.ingress.outbox import LINGER_S
+from mediaworker.ingress.session import SessionState
 
 
 class GrowingCall(StreamCall):
@@ -88,7 +87,7 @@ def begun(codec: str = "slin16", plain: bool = False, **variables: str) -> tuple
     desk = GrowingDesk()
     made = session(AsteriskCalls(desk))
     made.receive(start(codec, plain, **variables), 0.0)
-    assert made.state is AsteriskState.STREAMING
+    assert made.state is SessionState.STREAMING
     assert told(made) == ["ANSWER" if plain else '{"command":"ANSWER"}']
     return made, desk.calls[0]
 
@@ -141,16 +140,16 @@ def test_variables_for_us_have_any_case_and_may_be_inherited() -> None:
     "text", ["", " ", "hello", "{", "[]", '{"event":7}', '{"a":1}', '{"event":"\ud800"}', '{"event":' + "[" * 5000]
 )
 def test_what_is_no_message_is_malformed(text: str) -> None:
-    with pytest.raises(AsteriskMalformed):
+    with pytest.raises(MalformedMessage):
         parse(text)
 
 
 def test_other_events_are_unknown_and_other_types_malformed() -> None:
     for text in ("MEDIA_STOP", '{"event":"media_start"}', "HANGUP a:b"):
-        with pytest.raises(AsteriskUnknown):
+        with pytest.raises(UnknownMessage):
             parse(text)
     for text in ('{"event":"DTMF_END","digit":5}', '{"event":"MEDIA_START","format":["ulaw"]}'):
-        with pytest.raises(AsteriskMalformed):
+        with pytest.raises(MalformedMessage):
             parse(text)
 
 

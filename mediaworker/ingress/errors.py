@@ -1,0 +1,11 @@
+"""What can be wrong with a message of a peer. Either is the peer's fault; it is counted, and the call goes on."""
+
+from __future__ import annotations
+
+
+class MalformedMessage(Exception):
+    """The message breaks its protocol."""
+
+
+class UnknownMessage(Exception):
+    """The message is of a kind that this worker does not know."""
