@@ -84,9 +84,13 @@ class Outbox:
 
     def abort(self, code: int = SLOW, reason: str = "what waits is not read") -> None:
         """Close now and drop what waits; by default because the peer does not read."""
+        self.discard()
+        self._on_abort(CloseConnection.of(code, reason))
+
+    def discard(self) -> None:
+        """Drop what waits and all that follows: the connection is gone."""
         self._waiting.clear()
         self._partials, self._closed = 0, True
-        self._on_abort(CloseConnection.of(code, reason))
 
     def next(self) -> Output | None:
         """The oldest, or None when nothing waits."""

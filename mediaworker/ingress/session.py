@@ -203,7 +203,7 @@ class Session(Generic[C]):
             self.counters.refuse(self.never_began)
         self._change(Change.CLOSE)
         self._set_deadline(None)
-        self.outbox.close(NORMAL, "")
+        self.outbox.discard()
         self._on_lost()
 
     # -- what a dialect says ------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mediaworker.ingress.twilio.messages import MediaMessage, StartMessage, TwilioMalformed, TwilioUnknown, parse
+from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
+from mediaworker.ingress.twilio.messages import MediaMessage, StartMessage, parse
 from mediaworker.replay.pcap import CaptureError
 
 MAX_BYTES = 1 << 30
@@ -96,7 +97,7 @@ def _parse(line: str) -> tuple[float | None, str]:
 def _spoken_s(text: str) -> float:
     try:
         message = parse(text)
-    except (TwilioMalformed, TwilioUnknown):
+    except (MalformedMessage, UnknownMessage):
         return 0.0
     return (
         message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, MediaMessage) else 0.0
@@ -106,5 +107,5 @@ def _spoken_s(text: str) -> float:
 def _is(text: str, kind: type) -> bool:
     try:
         return isinstance(parse(text), kind)
-    except (TwilioMalformed, TwilioUnknown):
+    except (MalformedMessage, UnknownMessage):
         return False

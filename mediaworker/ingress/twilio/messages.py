@@ -12,6 +12,8 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
+
 Sid = Annotated[str, Meta(min_length=1, max_length=128)]
 Millis = Annotated[int, Meta(ge=0)]
 
@@ -88,14 +90,6 @@ FromTwilio = ConnectedMessage | StartMessage | MediaMessage | DtmfMessage | Mark
 EVENTS = frozenset(kind.__struct_config__.tag for kind in get_args(FromTwilio))
 
 
-class TwilioMalformed(Exception):
-    """The peer's fault: no JSON, or a known message with wrong fields."""
-
-
-class TwilioUnknown(Exception):
-    """A message with an unknown `event`."""
-
-
 class _Envelope(Struct, frozen=True):
     event: str
 
@@ -107,14 +101,14 @@ _ERRORS = (ValueError, RecursionError)
 
 
 def parse(text: str | bytes) -> FromTwilio:
-    """One message. Raises TwilioMalformed or TwilioUnknown, and nothing else."""
+    """One message. Raises MalformedMessage or UnknownMessage, and nothing else."""
     try:
         return _decode(text)
     except _ERRORS as error:
         event = _event(text)
         if event is None or event in EVENTS:
-            raise TwilioMalformed(str(error)) from None
-        raise TwilioUnknown(event[:64]) from None
+            raise MalformedMessage(str(error)) from None
+        raise UnknownMessage(event[:64]) from None
 
 
 def _event(text: str | bytes) -> str | None:

@@ -1,10 +1,7 @@
 """One Twilio Media Stream as a state machine without I/O.
 
-    WAITING ──start──▶ STREAMING ──stop──▶ STOPPED ──▶ CLOSED
-       └─ refused, too late ─────┴─ lost, silent ───────┘
-
-Its one rule: a wrong message is counted and the call goes on; only a stream that cannot become a call is closed. The
-table below names every pair of state and message; a test checks that it is complete.
+`start` opens its call, and `stop` ends it; Twilio then closes the connection. The table at the end names every pair of
+state and message; a test checks that it is complete.
 
 Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` is
 its position, in whatever order chunks arrive.
@@ -14,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import get_args
 
 from audio import Leg
-from audio.rtp.dtmf import DigitRate
-from mediaworker.calls.call import Call
-from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
-from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER, UNSUPPORTED, Outbox
+from mediaworker.ingress.outbox import NORMAL, POLICY, UNSUPPORTED
+from mediaworker.ingress.session import Change, Session, SessionState
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.calls import ROLES, TwilioCalls
 from mediaworker.ingress.twilio.calls import STALL_S as STALL_S
@@ -39,15 +33,6 @@ ABSENT = 2 * 8000
 """How far one track may be behind the other, which goes on: then nothing is sent of it, and it is silent."""
 LINGER_S = 5.0
 """How long Twilio may take to close after `stop`."""
-
-
-class TwilioState(Enum):
-    WAITING = auto()
-    """Connected; `start` has not named the call."""
-    STREAMING = auto()
-    STOPPED = auto()
-    """The call has ended; the peer is about to close."""
-    CLOSED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +61,13 @@ class _Track:
     """When its latest chunk came."""
 
 
-class TwilioSession:
-    """Implements `interfaces.MediaSession`.
+class TwilioSession(Session[TwilioCounters]):
+    """One stream has one or two legs, of a call that it may share with others; all sessions share `calls`."""
 
-    `on_problem(problem, detail)` is for the log; all sessions share `counters` and `calls`.
-    """
+    naming = "Twilio {}"
+    batched = True
+    silent_s = SILENT_S
+    linger_s = None
 
     def __init__(
         self,
@@ -92,111 +79,59 @@ class TwilioSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         calls: TwilioCalls | None = None,
     ) -> None:
-        self.state = TwilioState.WAITING
-        self.call: Call | None = None
+        super().__init__(
+            now,
+            counters if counters is not None else TwilioCounters(),
+            start_timeout_s=policy.start_timeout_s,
+            on_problem=on_problem,
+            max_waiting=MAX_MESSAGES,
+        )
         self.player: TwilioPlayer | None = None
         """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
         error 31924."""
-        self.outbox = Outbox(MAX_MESSAGES)
-        self.counters = counters if counters is not None else TwilioCounters()
-        self._policy, self._on_problem = policy, on_problem
+        self._policy = policy
         self._calls = calls if calls is not None else TwilioCalls(open_call)
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
-        self._row = ROWS[TwilioState.WAITING]
         self._origin_s = now
-        self._waits_from, self._patience_s = now, policy.start_timeout_s
-        self._digits = DigitRate()
-
-    @property
-    def call_id(self) -> str | None:
-        """None before there is a call."""
-        return self.call.id if self.call is not None else None
-
-    @property
-    def deadline(self) -> float | None:
-        return None if self.state is TwilioState.CLOSED else self._waits_from + self._patience_s
-
-    @property
-    def streaming(self) -> bool:
-        return self.state is TwilioState.STREAMING
 
     def is_ahead(self) -> bool:
         if not self._maybe_ahead:
             return False
         ahead = False
-        if self.state is TwilioState.STREAMING and self.call is not None and not self.call.ending:
+        if self.state is SessionState.STREAMING and self.call is not None and not self.call.ending:
             for track in self._tracks.values():
                 track.clear_to = track.leg.position + MAX_AHEAD
                 ahead |= track.end > track.clear_to
         self._maybe_ahead = ahead
         return ahead
 
-    def receive(self, message: str | bytes, now: float) -> None:
-        """Take one text message (bytes: not decoded yet)."""
-        if self.state is TwilioState.CLOSED:
-            return
+    def read(self, message: str | bytes) -> object:
+        """One text message (bytes: not decoded yet)."""
         self.counters.messages += 1
-        try:
-            typed = messages.parse(message)
-        except messages.TwilioMalformed as error:
-            self.counters.malformed += 1
-            self._on_problem("malformed Twilio message", str(error))
-            return
-        except messages.TwilioUnknown as error:
-            self.counters.unknown += 1
-            self._on_problem("unknown Twilio message", str(error))
-            return
-        self._row[type(typed)](self, typed, now)
+        return messages.parse(message)
 
-    def expire(self, now: float) -> None:
-        """The deadline has passed; does nothing when it has moved meanwhile."""
-        deadline = self.deadline
-        if deadline is None or now < deadline:
-            return
-        if self.state is TwilioState.WAITING:
-            self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
-        elif self.state is TwilioState.STREAMING:
-            self.counters.silent += 1
-            self._end("media_timeout")
-            self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
-        else:
-            self._close(NORMAL, "")
+    # -- one method per kind of message; the table says when each is right --------------------------------------------
 
-    def connection_lost(self, now: float) -> None:
-        if self.state is TwilioState.STREAMING:
-            self.counters.disconnected += 1
-            self._end("disconnected")
-        elif self.state is TwilioState.WAITING:
-            self.counters.refuse("no_start")
-        self._enter(TwilioState.CLOSED)
-
-    # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
-
-    def _greet(self, message: messages.ConnectedMessage, now: float) -> None:
+    def _greet(self, message: messages.ConnectedMessage) -> None:
         """Nothing to do: `start` says which call this is."""
 
-    def _open(self, message: messages.StartMessage, now: float) -> None:
+    def _open(self, message: messages.StartMessage) -> None:
         if refusal := self._refusal(message):
             self._refuse(*refusal)
             return
-        try:
-            seat = self._calls.join(message.start, self)
-        except CallRefused as refused:
-            # Waiting does not help against a 403, but against a full or draining worker it does.
-            self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+        seat = self._try(lambda: self._calls.join(message.start, self))
+        if seat is None:
             return
-        self.call, self._stream_sid, self._origin_s = seat.call, message.stream_sid, now
+        self._stream_sid, self._origin_s = message.stream_sid, self._now
         self.counters.joined += seat.joined
-        self._tracks = {track: self._take(leg, now) for track, leg in seat.legs.items()}
+        self._tracks = {track: self._take(leg, self._now) for track, leg in seat.legs.items()}
         # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
         if message.start.custom_parameters.get("mw_mode") == "connect" and tuple(seat.legs) == ("inbound",):
             self.player = TwilioPlayer(seat.call, "inbound", self.outbox, message.stream_sid, self.counters)
             seat.call.player = self.player
-        self._enter(TwilioState.STREAMING)
-        self.counters.started += 1
-        self._waits_from, self._patience_s = now, SILENT_S
+        self._begin(seat.call, tuple(seat.legs))
 
     def _take(self, leg: Leg, now: float) -> _Track:
         """The stream's clock begins now; a leg that another stream has fed goes on from here."""
@@ -222,11 +157,11 @@ class TwilioSession:
             return "token", POLICY, "mw_token is not valid for this call"
         return None
 
-    def _receive_audio(self, message: messages.MediaMessage, now: float) -> None:
-        media = message.media
+    def _media(self, message: messages.MediaMessage) -> None:
+        media, now = message.media, self._now
         assert self.call is not None
         if self.call.ending:  # ended from our side: its legs are gone
-            self._ignore(message, now)
+            self._ignore(message)
             return
         track = self._tracks.get(media.track)
         if track is None:
@@ -234,9 +169,9 @@ class TwilioSession:
             self._on_problem("Twilio media of a track that was not announced", media.track)
             return
         if message.stream_sid != self._stream_sid:
-            self._stray(message, now)
+            self._stray(message)
             return
-        self._waits_from = now
+        self._heard_s = now
         since_start = media.timestamp * SAMPLES_PER_MS
         position = track.base + since_start
         if position - track.end > MAX_JUMP and since_start - int((now - self._origin_s) * 8000) > MAX_JUMP:
@@ -256,74 +191,65 @@ class TwilioSession:
             if other.end < absent_to and other.arrived_s < now - ABSENT / 8000:
                 other.leg.pass_over(absent_to)
 
-    def _digit(self, message: messages.DtmfMessage, now: float) -> None:
+    def _digit(self, message: messages.DtmfMessage) -> None:
         if message.stream_sid != self._stream_sid:
-            self._stray(message, now)
+            self._stray(message)
             return
-        self._waits_from = now
+        self._heard_s = self._now
         track = message.dtmf.track.removesuffix("_track")
         assert self.call is not None
         if track not in self._tracks or self.call.ending:
             self.counters.wrong_track += 1
             return
-        if not self._digits.allow(now):
-            self.counters.implausible += 1
-            self._on_problem("Twilio digits faster than any phone", track)
-            return
-        self.counters.dtmf += 1
         # Twilio reports a digit when it has ended, without its duration.
-        self.call.dtmf(track, message.dtmf.digit, 0)
+        self.counters.dtmf += self._receive_digit(track, message.dtmf.digit)
 
-    def _mark(self, message: messages.MarkMessage, now: float) -> None:
+    def _mark(self, message: messages.MarkMessage) -> None:
         self.counters.marks += 1
-        self._waits_from = now
+        self._heard_s = self._now
         if self.player is not None:
             self.player.on_mark(message.mark.name)
 
-    def _stop(self, message: messages.StopMessage, now: float) -> None:
+    def _stop(self, message: messages.StopMessage) -> None:
         if message.stream_sid not in ("", self._stream_sid):
-            self._stray(message, now)
+            self._stray(message)
             return
         self.counters.stopped += 1
         self._end("hangup")
-        self._enter(TwilioState.STOPPED)
-        self._waits_from, self._patience_s = now, LINGER_S
+        self._change(Change.FINISH)
+        self._set_deadline(LINGER_S)
 
-    def _leave(self, message: messages.StopMessage, now: float) -> None:
+    def _stop_early(self, message: messages.StopMessage) -> None:
         self._refuse("no_start", NORMAL, "stopped before it started")
 
-    def _too_early(self, message: messages.FromTwilio, now: float) -> None:
+    def _too_early(self, message: messages.FromTwilio) -> None:
         self._refuse("media_before_start", POLICY, f"{message.event} before start")
 
-    def _ignore(self, message: messages.FromTwilio, now: float) -> None:
-        self.counters.unexpected += 1
-        self._on_problem("unexpected Twilio message", message.event)
+    def _ignore(self, message: messages.FromTwilio) -> None:
+        self._unexpected(message.event)
 
-    def _stray(self, message: messages.FromTwilio, now: float) -> None:
+    def _stray(self, message: messages.FromTwilio) -> None:
         self.counters.wrong_stream += 1
         self._on_problem("Twilio message of another stream", message.event)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _enter(self, state: TwilioState) -> None:
-        self.state, self._row = state, ROWS[state]
-        if state is not TwilioState.STREAMING and self.call is not None and self.player is not None:
+    def _change(self, change: Change) -> None:
+        super()._change(change)
+        if self.state is not SessionState.STREAMING and self.call is not None and self.player is not None:
             self.player.close()
             if self.call.player is self.player:
                 self.call.player = None
 
-    def _refuse(self, why: str, code: int, reason: str) -> None:
-        self.counters.refuse(why)
-        self._on_problem("Twilio stream refused", reason)
-        self._close(code, reason)
+    def _disconnected(self, broken: bool) -> str:
+        self.counters.disconnected += 1
+        return "disconnected"
 
     def _close(self, code: int, reason: str) -> None:
-        self._enter(TwilioState.CLOSED)
+        """Close now: no sound that waits is played any more."""
+        self._change(Change.CLOSE)
+        self._set_deadline(self.linger_s)
         self.outbox.abort(code, reason)
-
-    def hang_up(self) -> None:
-        """The worker ends the call: the session takes no more audio and closes the socket."""
-        self._close(NORMAL, "call ended by the worker")
 
     def replaced(self, track: str) -> None:
         """Another stream of the call has the track: it is no leg of this one any more."""
@@ -339,32 +265,17 @@ class TwilioSession:
         assert self.call is not None
         self._calls.leave(self.call, self._tracks, self, reason)
 
-
-Handler = Callable[[TwilioSession, object, float], None]
-
-
-def _table() -> dict[tuple[TwilioState, type], Handler]:
-    session, kinds = TwilioSession, messages
-    handlers = {
-        (TwilioState.WAITING, kinds.ConnectedMessage): session._greet,
-        (TwilioState.WAITING, kinds.StartMessage): session._open,
-        (TwilioState.WAITING, kinds.MediaMessage): session._too_early,
-        (TwilioState.WAITING, kinds.DtmfMessage): session._too_early,
-        (TwilioState.WAITING, kinds.MarkMessage): session._too_early,
-        (TwilioState.WAITING, kinds.StopMessage): session._leave,
-        (TwilioState.STREAMING, kinds.ConnectedMessage): session._ignore,
-        (TwilioState.STREAMING, kinds.StartMessage): session._ignore,
-        (TwilioState.STREAMING, kinds.MediaMessage): session._receive_audio,
-        (TwilioState.STREAMING, kinds.DtmfMessage): session._digit,
-        (TwilioState.STREAMING, kinds.MarkMessage): session._mark,
-        (TwilioState.STREAMING, kinds.StopMessage): session._stop,
-    }
-    handlers |= {(TwilioState.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
-    return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
-
-
-TABLE = _table()
-# Hashing an Enum member takes a Python call: the hot path looks up the row once per state, not once per message.
-ROWS: dict[TwilioState, dict[type, Handler]] = {
-    state: {kind: handler for (at, kind), handler in TABLE.items() if at is state} for state in TwilioState
-}
+    table = {
+        (SessionState.WAITING, messages.ConnectedMessage): _greet,
+        (SessionState.WAITING, messages.StartMessage): _open,
+        (SessionState.WAITING, messages.MediaMessage): _too_early,
+        (SessionState.WAITING, messages.DtmfMessage): _too_early,
+        (SessionState.WAITING, messages.MarkMessage): _too_early,
+        (SessionState.WAITING, messages.StopMessage): _stop_early,
+        (SessionState.STREAMING, messages.ConnectedMessage): _ignore,
+        (SessionState.STREAMING, messages.StartMessage): _ignore,
+        (SessionState.STREAMING, messages.MediaMessage): _media,
+        (SessionState.STREAMING, messages.DtmfMessage): _digit,
+        (SessionState.STREAMING, messages.MarkMessage): _mark,
+        (SessionState.STREAMING, messages.StopMessage): _stop,
+    } | dict.fromkeys(((SessionState.FINISHING, kind) for kind in get_args(messages.FromTwilio)), _ignore)

@@ -19,7 +19,9 @@ from lab.calls.recording_call import Desk, RecordedCall
 from lab.house import ROOT
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events.schema import type_of
+from mediaworker.ingress.errors import UnknownMessage
 from mediaworker.ingress.outbox import CloseConnection
+from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.session import (
@@ -27,10 +29,8 @@ from mediaworker.ingress.twilio.session import (
     LINGER_S,
     SILENT_S,
     STALL_S,
-    TABLE,
     TwilioPolicy,
     TwilioSession,
-    TwilioState,
 )
 
 CORPUS = ROOT / "tests/data" / "twilio"
@@ -188,7 +188,7 @@ def test_hostile_streams(case):
     session = new_session(desk)
     outputs = play(session, case["messages"])
     assert [output.code for output in outputs] == ([case["close"]] if case["close"] else [])
-    assert (session.state is TwilioState.CLOSED) == bool(case["close"])
+    assert (session.state is SessionState.CLOSED) == bool(case["close"])
     for output in outputs:
         assert output.reason and len(output.reason.encode()) <= 123
     for name, count in case["count"].items():
@@ -219,8 +219,8 @@ def test_what_a_json_parser_chokes_on_is_malformed(text):
 
 def test_the_table_is_complete():
     kinds = get_args(messages.FromTwilio)
-    open_states = set(TwilioState) - {TwilioState.CLOSED}
-    assert set(TABLE) == {(state, kind) for state in open_states for kind in kinds}
+    open_states = set(SessionState) - {SessionState.CLOSED}
+    assert set(TwilioSession.table) == {(state, kind) for state in open_states for kind in kinds}
 
 
 def test_without_a_start_the_stream_is_closed_in_time():
@@ -808,7 +808,7 @@ def test_whatever_streams_come_and_go_each_call_ends_once_and_each_track_has_one
                 sessions.pop(number).connection_lost(now)
             elif not session.call.ending:
                 session.call.hangup()
-        streaming = [each for each in sessions.values() if each.state is TwilioState.STREAMING]
+        streaming = [each for each in sessions.values() if each.state is SessionState.STREAMING]
         held = [(id(each.call), track) for each in streaming for track in each._tracks]
         assert len(held) == len(set(held))
         assert len(calls) == len({id(each.call) for each in streaming}) <= 1
@@ -869,7 +869,7 @@ def test_nothing_a_peer_sends_raises_and_every_call_ends_once(texts, step_s, exp
     assert len(session.closes) <= 1
     assert len(desk.calls) <= 1
     assert all(len(call.ends) == 1 for call in desk.calls)
-    assert session.state is TwilioState.CLOSED
+    assert session.state is SessionState.CLOSED
     counters = session.counters
     assert counters.messages >= counters.malformed + counters.unknown + counters.media
     assert counters.media == sum(len(leg.chunks) for call in desk.calls for leg in call.legs.values())
@@ -913,6 +913,6 @@ def test_what_is_no_use_is_a_problem_that_says_what_it_was():
 
 
 def test_an_event_that_is_not_known_is_named_in_64_letters() -> None:
-    with pytest.raises(messages.TwilioUnknown) as unknown:
+    with pytest.raises(UnknownMessage) as unknown:
         messages.parse('{"event": "' + "x" * 100 + '"}')
     assert str(unknown.value) == "x" * 64
