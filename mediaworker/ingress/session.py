@@ -51,7 +51,9 @@ TRANSITIONS: Mapping[tuple[SessionState, Change], SessionState] = {
     (SessionState.STREAMING, Change.FINISH): SessionState.FINISHING,
     (SessionState.STREAMING, Change.CLOSE): SessionState.CLOSED,
     (SessionState.FINISHING, Change.CLOSE): SessionState.CLOSED,
-    # A session may be cut off while it flushes its audio, and its connection is lost after every close.
+    # The error that tells of an end may be one too many, a session may be cut off while it flushes, and each is lost
+    # after its close.
+    (SessionState.FINISHING, Change.FINISH): SessionState.FINISHING,
     (SessionState.CLOSED, Change.FINISH): SessionState.CLOSED,
     (SessionState.CLOSED, Change.CLOSE): SessionState.CLOSED,
 }
@@ -163,8 +165,7 @@ class Session(Generic[C]):
             try:
                 typed = self.read(message)
             except MalformedMessage as error:
-                self.counters.malformed += 1
-                self._on_problem(f"malformed {self._named(self.message_word)}", str(error))
+                self._on_malformed(error)
             except UnknownMessage as error:
                 self.counters.unknown += 1
                 self._on_problem(f"unknown {self._named(self.message_word)}", str(error))
@@ -253,6 +254,10 @@ class Session(Generic[C]):
             handler(self, message)
         else:
             self._unexpected(str(getattr(kind, "__name__", kind)))
+
+    def _on_malformed(self, error: MalformedMessage) -> None:
+        self.counters.malformed += 1
+        self._on_problem(f"malformed {self._named(self.message_word)}", str(error))
 
     def _unexpected(self, detail: str) -> None:
         self.counters.unexpected += 1

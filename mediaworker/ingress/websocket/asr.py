@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.outbox import POLICY
+from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.limits import StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 CONFIG_FIRST = "config_first"
@@ -22,7 +21,7 @@ class AsrSession(StreamSession):
 
     @property
     def _quiet_until_s(self) -> float:
-        if self.state is StreamState.WAITING:
+        if self.state is SessionState.WAITING:
             return self._begun_s + self._policy.start_timeout_s
         return super()._quiet_until_s
 
@@ -65,25 +64,23 @@ class AsrSession(StreamSession):
         self._error(CONFIG_FIRST, "config comes first")
 
     def _idle(self) -> None:
-        if self.state is not StreamState.WAITING:
+        if self.state is not SessionState.WAITING:
             super()._idle()
             return
         self.counters.refuse("no_config")
         self._error(CONFIG_FIRST, f"no config within {self._policy.start_timeout_s:g} s")
         self._close(POLICY, "config first")
 
-
-TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
-    (StreamState.WAITING, bytes): AsrSession._early_audio,
-    (StreamState.WAITING, messages.AsrConfig): AsrSession._configure,
-    (StreamState.WAITING, messages.AsrFlush): AsrSession._early,
-    (StreamState.WAITING, messages.AsrReset): AsrSession._early,
-    (StreamState.WAITING, messages.AsrFinalize): AsrSession._early,
-    (StreamState.STREAMING, bytes): AsrSession._receive_audio,
-    (StreamState.STREAMING, messages.AsrConfig): AsrSession._configure,
-    (StreamState.STREAMING, messages.AsrFlush): AsrSession._flush,
-    (StreamState.STREAMING, messages.AsrReset): AsrSession._reset,
-    (StreamState.STREAMING, messages.AsrFinalize): AsrSession._finalize,
-}
-"""In the other states messages are ignored."""
-AsrSession.table = TABLE
+    table = {
+        (SessionState.WAITING, bytes): _early_audio,
+        (SessionState.WAITING, messages.AsrConfig): StreamSession._configure,
+        (SessionState.WAITING, messages.AsrFlush): _early,
+        (SessionState.WAITING, messages.AsrReset): _early,
+        (SessionState.WAITING, messages.AsrFinalize): _early,
+        (SessionState.STREAMING, bytes): StreamSession._receive_audio,
+        (SessionState.STREAMING, messages.AsrConfig): StreamSession._configure,
+        (SessionState.STREAMING, messages.AsrFlush): StreamSession._flush,
+        (SessionState.STREAMING, messages.AsrReset): StreamSession._reset,
+        (SessionState.STREAMING, messages.AsrFinalize): StreamSession._finalize,
+    }
+    """In the other states messages are ignored."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from asr.languages import QWEN3_ASR
 from config.counters import counter, counter_by
@@ -18,15 +17,6 @@ MAX_AWAITED = 8
 live calls share."""
 FINISH_S = 300.0
 """How long the socket is held for the last finals: the engine may have to load its model first."""
-
-
-class StreamState(Enum):
-    WAITING = auto()
-    """Connected; there is no call yet."""
-    STREAMING = auto()
-    FINISHING = auto()
-    """The call takes no more audio; finals are on their way."""
-    CLOSED = auto()
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from asr import languages
 from config import Endpointing
 from config.sections.section import Role
 from mediaworker.ingress.audio_intake import G711, AudioForm, Encoding
+from mediaworker.ingress.errors import MalformedMessage
 
 Rate = Annotated[int, Meta(ge=8000, le=48000)]
 EXIT_BELOW = 0.15
@@ -145,8 +146,8 @@ Command = StreamSettings | Flush | Reset | Finalize
 KINDS = frozenset({"config", "flush", "reset", "finalize"})
 
 
-class StreamMalformed(Exception):
-    """The peer's fault. `code` is `bad_json`, `unknown_type` or `bad_value`."""
+class StreamMalformed(MalformedMessage):
+    """The message is answered by an error. `code` is `bad_json`, `unknown_type` or `bad_value`."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code

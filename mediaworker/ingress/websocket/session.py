@@ -1,12 +1,9 @@
 """A client that sends audio and reads its words, as a state machine without I/O: what `/ws/asr` and `/ws/transcribe`
 share.
 
-    WAITING ──a call is opened──▶ STREAMING ──finalize, too long, silent, hung up──▶ FINISHING ──call.ended──▶ CLOSED
-       └─ too late, refused ─────────┴─ lost, does not read ───────────────────────────┴──────────────────────────┘
-
 Its one rule: a wrong message is answered by an error and the session goes on. However it ends, its call ends with all
-its finals, which the peer gets first if it still listens. The table of each protocol names every pair of state and
-command.
+its finals, which the peer gets first if it still listens: `finalize`, silence, the longest duration and a hang-up lead
+to FINISHING, and only `call.ended` closes. The table of each protocol names every pair of state and command.
 
 A session is a call of one leg, or of two if the client sends two channels. Its events reach `/v1/events` and the store
 like those of any other call, and the session receives them from its call.
@@ -14,16 +11,18 @@ like those of any other call, and the session receives them from its call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import ClassVar
 
 from asr import languages
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
-from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
-from mediaworker.ingress.audio_session import AudioSession
+from mediaworker.ingress.audio_intake import AudioForm
+from mediaworker.ingress.errors import MalformedMessage
 from mediaworker.ingress.interfaces import CallOpener
-from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, LINGER_S, NORMAL, POLICY, TRY_LATER, Outbox
+from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, NORMAL, POLICY, TRY_LATER
+from mediaworker.ingress.session import Change, Kind, Session, SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
@@ -31,7 +30,6 @@ from mediaworker.ingress.websocket.limits import (
     MAX_ERRORS,
     StreamCounters,
     StreamPolicy,
-    StreamState,
 )
 from mediaworker.ingress.websocket.texts import Texts, Transcript
 
@@ -39,15 +37,13 @@ LEGS = {1: ("main",), 2: ("left", "right")}
 """The legs, by the number of channels."""
 
 
-class StreamSession(AudioSession):
-    """Implements `interfaces.MediaSession`; a protocol is a subclass.
+class StreamSession(Session[StreamCounters]):
+    """A protocol is a subclass. `settle` calls back once all published events are stored."""
 
-    `on_lost` is called once when the socket is gone, `settle` calls back once all published events are stored; all
-    sessions share `counters`.
-    """
-
-    reader: messages.CommandReader
-    table: Mapping[tuple[StreamState, type], Callable[..., None]]
+    source: ClassVar[str] = "websocket"
+    """Of `call.started`."""
+    reader: ClassVar[messages.CommandReader]
+    never_began = ""
 
     def __init__(
         self,
@@ -60,17 +56,17 @@ class StreamSession(AudioSession):
         on_lost: Callable[[], None] = lambda: None,
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
-        super().__init__(now, on_problem)
-        self.state = StreamState.WAITING
-        self.outbox = Outbox()
-        self.counters = counters if counters is not None else StreamCounters()
-        self._policy, self._open_call = policy, open_call
-        self._on_lost, self._settle = on_lost, settle
+        super().__init__(
+            now,
+            counters if counters is not None else StreamCounters(),
+            start_timeout_s=policy.start_timeout_s,
+            on_problem=on_problem,
+            on_lost=on_lost,
+        )
+        self._policy, self._open_call, self._settle = policy, open_call, settle
         self._settings = messages.StreamSettings()
         self._legs = LEGS[1]
-        self._begun_s = self._active_s = now
-        self._until_s = now
-        """The deadline in FINISHING and CLOSED."""
+        self._begun_s = now
         self._wrong = 0
         """Errors in a row."""
         self._texts = Texts(
@@ -78,91 +74,57 @@ class StreamSession(AudioSession):
         )
         self._empty_flushes = 0
         """Answers to a flush on a leg where nothing was open."""
-        self._lost = False
         self._code, self._reason = NORMAL, ""
         """For the close behind the last final."""
         self.counters.sessions += 1
 
     # -- interfaces.MediaSession --------------------------------------------------------------------------------------
 
-    streaming = False
-    """Its messages are not all audio: each is looked at."""
-
     @property
     def deadline(self) -> float | None:
-        if self.state in (StreamState.FINISHING, StreamState.CLOSED):
-            return self._until_s
+        if self.state in (SessionState.FINISHING, SessionState.CLOSED):
+            return super().deadline
         return min(self._begun_s + self._policy.max_s, self._quiet_until_s)
 
     @property
     def _quiet_until_s(self) -> float:
-        return self._active_s + self._policy.idle_s
-
-    def _is_streaming(self) -> bool:
-        return self.state is StreamState.STREAMING
+        return self._heard_s + self._policy.idle_s
 
     def _is_overdue(self) -> bool:
         return self.call is not None and self.call.awaited_finals > MAX_AWAITED
 
     def receive(self, message: str | bytes, now: float) -> None:
         """Take one message: audio as bytes, a command as text. Answers go to the outbox."""
-        self._now = now
-        if self.state in (StreamState.WAITING, StreamState.STREAMING):
-            if isinstance(message, bytes):
-                self._handle(bytes, message)
-            else:
-                self._command(message)
-            self._check_outbox()
+        super().receive(message, now)
+        self._check_outbox()
 
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
-        self._now = now
-        if self.is_ahead():  # we do not read
-            self._active_s = now
-        if self.deadline is None or now < self.deadline:
-            return
-        if self.state is StreamState.CLOSED:
-            self.outbox.abort()
-            self._until_s = now + LINGER_S
-        elif self.state is StreamState.FINISHING:
-            self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
-        elif now >= self._begun_s + self._policy.max_s:
-            self._error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
-            self._leave("expired", NORMAL, "session expired")
-        else:
-            self._idle()
+        super().expire(now)
         self._check_outbox()
 
-    def connection_lost(self, now: float) -> None:
+    def connection_lost(self, now: float, *, broken: bool = False) -> None:
         if self._lost:
             return
-        self._lost, self._now = True, now
-        if self.state is StreamState.STREAMING:
-            self._finish_audio()
-            self._end("disconnected")
-        self.state, self._until_s = StreamState.CLOSED, float("inf")
-        self.outbox.close(NORMAL, "")
+        super().connection_lost(now, broken=broken)
         if self.call is not None:
             self.call.on_event = self.call.on_hangup = None
         if self._audio is not None:
             self.counters.nonfinite += self._audio.nonfinite
-        self._on_lost()
 
     # -- messages of the peer -----------------------------------------------------------------------------------------
 
-    def _command(self, text: str) -> None:
-        try:
-            command = self.reader.read(text)
-        except messages.StreamMalformed as error:
-            self._error(error.code, str(error))
-            self._active_s = self._now
-            return
-        self._handle(type(command), command)
+    def read(self, message: str | bytes) -> object:
+        return message if isinstance(message, bytes) else self.reader.read(message)
 
-    def _handle(self, kind: type, message: object) -> None:
+    def _on_malformed(self, error: MalformedMessage) -> None:
+        self._error(error.code if isinstance(error, messages.StreamMalformed) else "malformed", str(error))
+        self._heard_s = self._now
+
+    def _handle(self, kind: Kind, message: object) -> None:
         wrong = self._wrong
-        self._active_s = self._now
-        self.table[self.state, kind](self, message)
+        self._heard_s = self._now
+        super()._handle(kind, message)
         if self._wrong == wrong:
             self._wrong = 0
 
@@ -198,34 +160,33 @@ class StreamSession(AudioSession):
 
     def _start(self, settings: messages.StreamSettings, form: AudioForm) -> None:
         warming_up = not self._policy.engine_ready()
-        self._legs = LEGS[form.channels]
-        try:
-            call = self._open_call(
-                source="websocket",
-                legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in self._legs],
+        legs = self._legs = LEGS[form.channels]
+        overrides = settings.overrides(legs[0])
+        call = self._try(
+            lambda: self._open_call(
+                source=self.source,
+                legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in legs],
                 external_id=self._policy.session_id,
                 from_=self._policy.caller,
                 direction="inbound",
-                overrides=settings.overrides(self._legs[0]),
+                overrides=overrides,
             )
-        except CallRefused as refused:
-            self.counters.refuse("capacity")
-            self._error("capacity", refused.reason)
-            self._close(TRY_LATER, refused.reason)
+        )
+        if call is None:
             return
-        self.call, self._settings = call, settings
-        self._audio = AudioIntake(call, self._legs, form)
-        call.on_event, call.on_hangup = self._on_event, self._on_hangup
-        call.retune(settings.overrides(self._legs[0]), settings.shape)
-        self.state = StreamState.STREAMING
+        self._settings = settings
+        self._begin(call, legs, form)
+        call.on_event, call.on_hangup = self._on_event, self.hang_up
+        call.retune(overrides, settings.shape)
         self._opened(form, warming_up)
+
+    def _refuse_call(self, refused: CallRefused) -> None:
+        self.counters.refuse("capacity")
+        self._error("capacity", refused.reason)
+        self._close(TRY_LATER, refused.reason)
 
     def _opened(self, form: AudioForm, warming_up: bool) -> None:
         """There is a call now."""
-
-    def _receive_audio(self, data: bytes) -> None:
-        assert self._audio is not None
-        self._audio.receive(data, self._now)
 
     def _flush(self, message: object = None) -> None:
         with self._texts.flushing(self._legs):
@@ -262,19 +223,20 @@ class StreamSession(AudioSession):
 
     def _ended(self, at_ms: int, body: events.CallEnded) -> None:
         """All finals are out."""
-        if self.state is StreamState.CLOSED:
+        if self.closed:
             return
         if not self._texts.answered:
             self._texts.on_event(self._empty_final(self._legs[0], "0", at_ms))
         code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
 
         def close() -> None:
-            if self.state is not StreamState.CLOSED:
+            if not self.closed:
                 self._close(code, reason)
 
         self._settle(close)  # a transcript requested after the close is complete
 
     def _message(self, body: Transcript, flushed: bool) -> messages.StreamMessage:
+        """What the peer is sent of a partial or final; `flushed`: it answers a flush."""
         raise NotImplementedError
 
     def _nothing_flushed(self, leg: str) -> events.TranscriptFinal:
@@ -293,13 +255,26 @@ class StreamSession(AudioSession):
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
+    def _on_start_timeout(self) -> None:
+        self._on_silent()
+
+    def _on_silent(self) -> None:
+        if self._now >= self._begun_s + self._policy.max_s:
+            self._error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
+            self._leave("expired", NORMAL, "session expired")
+        else:
+            self._idle()
+
+    def _on_unfinished(self) -> None:
+        self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
+
     def _idle(self) -> None:
         self._error("idle_timeout", f"neither audio nor a command for {self._policy.idle_s:g} s")
         self._leave("idle_timeout", NORMAL, "idle")
 
-    def _on_hangup(self) -> None:
+    def hang_up(self) -> None:
         """The worker ends the call: the open utterance still gets its final."""
-        if self.state is StreamState.STREAMING:
+        if self.state is SessionState.STREAMING:
             self._finish_audio()
             self._wind_up()
 
@@ -313,11 +288,9 @@ class StreamSession(AudioSession):
         self._end(reason)
 
     def _wind_up(self) -> None:
-        self.state, self._until_s = StreamState.FINISHING, self._now + FINISH_S
-
-    def _close(self, code: int, reason: str) -> None:
-        self.state, self._until_s = StreamState.CLOSED, self._now + LINGER_S
-        self.outbox.close(code, reason)
+        self._change(Change.FINISH)
+        if not self.closed:
+            self._set_deadline(FINISH_S)
 
     def _end(self, reason: str) -> None:
         assert self.call is not None
@@ -336,10 +309,12 @@ class StreamSession(AudioSession):
 
     def _check_outbox(self) -> None:
         """Cut off a peer that does not read; events and store still have everything."""
-        if not self.outbox.overrun or self.state is StreamState.CLOSED:
+        if not self.outbox.overrun or self.closed:
             return
         self.counters.slow += 1
-        before, self.state, self._until_s = self.state, StreamState.CLOSED, self._now + LINGER_S
+        streamed = self.state is SessionState.STREAMING
+        self._change(Change.CLOSE)
+        self._set_deadline(self.linger_s)
         self.outbox.abort()
-        if before is StreamState.STREAMING:
+        if streamed:
             self._end("slow_client")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mediaworker.events import schema as events
 from mediaworker.ingress.audio_intake import WIDE_HZ, AudioForm
 from mediaworker.ingress.outbox import NORMAL
+from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.limits import StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 
@@ -35,9 +34,9 @@ class TranscribeSession(StreamSession):
             flushed=flushed,
         )
 
-    def _begin(self, data: bytes) -> None:
+    def _first_audio(self, data: bytes) -> None:
         self._start(self._settings, AudioForm("pcm_s16le", WIDE_HZ))
-        if self.state is StreamState.STREAMING:
+        if self.state is SessionState.STREAMING:
             self._receive_audio(data)
 
     def _nothing_to_flush(self, message: object = None) -> None:
@@ -46,18 +45,16 @@ class TranscribeSession(StreamSession):
     def _done(self, message: object = None) -> None:
         self._close(NORMAL, "")
 
-
-TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
-    (StreamState.WAITING, bytes): TranscribeSession._begin,
-    (StreamState.WAITING, messages.TranscribeConfig): TranscribeSession._configure,
-    (StreamState.WAITING, messages.TranscribeFlush): TranscribeSession._nothing_to_flush,
-    (StreamState.WAITING, messages.TranscribeReset): TranscribeSession._ignore,
-    (StreamState.WAITING, messages.TranscribeFinalize): TranscribeSession._done,
-    (StreamState.STREAMING, bytes): TranscribeSession._receive_audio,
-    (StreamState.STREAMING, messages.TranscribeConfig): TranscribeSession._configure,
-    (StreamState.STREAMING, messages.TranscribeFlush): TranscribeSession._flush,
-    (StreamState.STREAMING, messages.TranscribeReset): TranscribeSession._reset,
-    (StreamState.STREAMING, messages.TranscribeFinalize): TranscribeSession._finalize,
-}
-"""In the other states messages are ignored."""
-TranscribeSession.table = TABLE
+    table = {
+        (SessionState.WAITING, bytes): _first_audio,
+        (SessionState.WAITING, messages.TranscribeConfig): StreamSession._configure,
+        (SessionState.WAITING, messages.TranscribeFlush): _nothing_to_flush,
+        (SessionState.WAITING, messages.TranscribeReset): StreamSession._ignore,
+        (SessionState.WAITING, messages.TranscribeFinalize): _done,
+        (SessionState.STREAMING, bytes): StreamSession._receive_audio,
+        (SessionState.STREAMING, messages.TranscribeConfig): StreamSession._configure,
+        (SessionState.STREAMING, messages.TranscribeFlush): StreamSession._flush,
+        (SessionState.STREAMING, messages.TranscribeReset): StreamSession._reset,
+        (SessionState.STREAMING, messages.TranscribeFinalize): StreamSession._finalize,
+    }
+    """In the other states messages are ignored."""

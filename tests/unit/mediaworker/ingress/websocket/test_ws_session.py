@@ -23,11 +23,10 @@ from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import MAX_AHEAD, TAIL, AudioForm, AudioIntake, Converter
 from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
-from mediaworker.ingress.websocket import asr as asr_session
+from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket import transcribe as transcribe_session
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.limits import FINISH_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy, StreamState
+from mediaworker.ingress.websocket.limits import FINISH_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy
 from mediaworker.ingress.websocket.session import StreamSession
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
 
@@ -155,7 +154,7 @@ def test_commands_before_config(kind: str) -> None:
     made = session()
     tell(made, {"type": kind})
     assert [message["code"] for message in told(made)] == ["config_first"]
-    assert made.state is StreamState.WAITING
+    assert made.state is SessionState.WAITING
 
 
 @pytest.mark.parametrize("kind", [AsrSession, TranscribeSession])
@@ -333,7 +332,7 @@ def test_a_client_that_is_faster_than_the_engine_is_held_back() -> None:
         call.start(str(number))
     assert made.is_ahead() and call.deferred == 1
     made.expire(60.0)
-    assert made.deadline == 120.0 and made.state is StreamState.STREAMING, "it is not idle: it is us who do not read"
+    assert made.deadline == 120.0 and made.state is SessionState.STREAMING, "it is not idle: it is us who do not read"
     call.final("0", "")
     assert not made.is_ahead()
 
@@ -421,7 +420,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_its_call_ends() -> None:
         call.start(f"u{number}")
         call.final(f"u{number}", "x")
         assert bool(cuts) == (number == MAX_WAITING)
-    assert call.ends == ["slow_client"] and made.state is StreamState.CLOSED and made.counters.slow == 1
+    assert call.ends == ["slow_client"] and made.state is SessionState.CLOSED and made.counters.slow == 1
     assert told(made) == []
 
 
@@ -787,9 +786,11 @@ def test_a_lost_socket_ends_the_call_with_all_that_came(kind: Any) -> None:
 
 
 def test_the_tables_are_complete() -> None:
-    for table, reader in ((asr_session.TABLE, "Asr"), (transcribe_session.TABLE, "Transcribe")):
+    for table, reader in ((AsrSession.table, "Asr"), (TranscribeSession.table, "Transcribe")):
         kinds = {bytes} | {getattr(messages, reader + name) for name in ("Config", "Flush", "Reset", "Finalize")}
-        assert set(table) == {(state, kind) for state in (StreamState.WAITING, StreamState.STREAMING) for kind in kinds}
+        assert set(table) == {
+            (state, kind) for state in (SessionState.WAITING, SessionState.STREAMING) for kind in kinds
+        }
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -830,7 +831,7 @@ def test_nothing_raises_and_positions_never_go_back(kind: type[StreamSession], s
             assert call.leg.position >= before
         made.is_ahead()
     made.connection_lost(now)
-    assert made.state is StreamState.CLOSED and len(desk.calls) <= 1
+    assert made.state is SessionState.CLOSED and len(desk.calls) <= 1
     for call in desk.calls:
         assert call.ending and not (call.on_event or call.on_hangup)
     closes = [output for output in told(made) if isinstance(output, tuple)]
@@ -873,7 +874,7 @@ def test_a_hangup_completes_the_last_half_sample() -> None:
     data = pcm(3).astype("<i2").tobytes()
     tell(made, data)
     call.on_hangup()
-    assert call.leg.audio == data + b"\0\0" and made.state is StreamState.FINISHING
+    assert call.leg.audio == data + b"\0\0" and made.state is SessionState.FINISHING
     call.on_hangup()
     assert call.leg.audio == data + b"\0\0", "once"
 
