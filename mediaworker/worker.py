@@ -116,7 +116,7 @@ class Worker:
             latency=self.latency,
             guard=self.guard,
             sweep=self._sweep,
-            stepped=self._stepped,
+            stepped=self._throttle.release,
         )
         endpoints = self._make_ingresses(settings)
         self.sip_certificate = sip_certificate(settings.sip)
@@ -144,7 +144,9 @@ class Worker:
         endpoints |= ws_http.endpoints(self.streams)
         media, heartbeat_s = replace(settings.media, host=media_host(settings)), settings.events.heartbeat_s
         self.listener = MediaListener(media, endpoints, self._throttle, heartbeat_s=heartbeat_s)
-        self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
+        self.audiosocket = AudioSocketListener(
+            settings, self.calls.open, throttle=self._throttle, refusal=self.calls.refusal
+        )
         return endpoints
 
     def _make_http(self, settings: Settings, endpoints: Mapping[str, MediaEndpoint]) -> None:
@@ -369,10 +371,6 @@ class Worker:
             await endpoint.start(self.hub.cursor.store_id)
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
-
-    def _stepped(self) -> None:
-        self._throttle.release()
-        self.audiosocket.release()
 
     def _sweep(self, now: float, shard: Shard) -> Iterator[None]:
         if self.sip is not None:

@@ -71,6 +71,8 @@ class ConnectionOwner(Protocol):
 class MediaConnection(asyncio.Protocol):
     """Implements `runner.MediaSocket`."""
 
+    broken = False
+
     def __init__(self, owner: ConnectionOwner) -> None:
         self.websocket = ServerProtocol(
             max_size=owner.max_message_bytes,
@@ -171,9 +173,12 @@ class MediaConnection(asyncio.Protocol):
             await self.close()
             return None
 
-    async def send(self, text: str) -> None:
+    async def send(self, output: str | bytes) -> None:
         if self.websocket.state is State.OPEN:  # else the next `receive` says that it is over
-            self.websocket.send_text(text.encode())
+            if isinstance(output, str):
+                self.websocket.send_text(output.encode())
+            else:
+                self.websocket.send_binary(output)
             self._flush()
             await self._writable.wait()
 

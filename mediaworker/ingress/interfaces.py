@@ -1,7 +1,7 @@
-"""The interfaces of media WebSockets: opening a call, the session of a connection, and the endpoint of a path.
+"""The interfaces of media connections: opening a call, the session of a connection, and the endpoint of a path.
 
-A session is protocol logic without I/O. Two shells run it: the media listener (`ingress.listener`) and the HTTP port
-(`ingress.runner.websocket_routes`). A new protocol is one session and one `MediaEndpoint`.
+A session is protocol logic without I/O, a subclass of `ingress.session.Session`. Three shells run it: the media
+listener (`ingress.listener`), the HTTP port (`ingress.runner.websocket_routes`) and TCP ports (`ingress.tcp`).
 """
 
 from __future__ import annotations
@@ -56,10 +56,13 @@ class MediaSession(Protocol):
 
     def receive(self, message: str | bytes, now: float) -> None: ...
 
+    def resume(self, now: float) -> None:
+        """The client is no longer ahead: take what the session has kept of its messages."""
+
     def expire(self, now: float) -> None: ...
 
-    def connection_lost(self, now: float) -> None:
-        """The socket is gone. Idempotent."""
+    def connection_lost(self, now: float, *, broken: bool = False) -> None:
+        """The socket is gone; `broken`: by a fault. Idempotent."""
 
 
 MAX_AHEAD_S = 5.0

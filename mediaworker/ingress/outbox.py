@@ -33,8 +33,8 @@ class CloseConnection:
         return cls(code, reason.encode()[:123].decode(errors="ignore"))
 
 
-Output = str | CloseConnection
-"""A text message, or the end of the connection."""
+Output = str | bytes | CloseConnection
+"""A text or binary message, or the end of the connection."""
 
 
 class Outbox:
@@ -61,16 +61,16 @@ class Outbox:
         """How many more messages fit."""
         return max(0, self._limit - len(self._waiting) + self._partials)
 
-    def send(self, text: str) -> None:
-        self._put(text)
+    def send(self, message: str | bytes) -> None:
+        self._put(message)
 
-    def send_partial(self, utterance_id: str, text: str) -> None:
+    def send_partial(self, utterance_id: str, message: str | bytes) -> None:
         """Send a partial in place of the utterance's previous one."""
         if self._closed:
             return
         # It moves to the end: in its predecessor's place it would overtake later outputs.
         self._partials += self._waiting.pop(utterance_id, None) is None
-        self._waiting[utterance_id] = text
+        self._waiting[utterance_id] = message
         self._on_ready()
 
     def drop_partial(self, utterance_id: str) -> None:

@@ -1,6 +1,6 @@
-"""Runs a media session over a WebSocket: its messages, outputs, deadlines and back-pressure.
+"""Runs a media session over its connection: messages, outputs, deadlines and back-pressure.
 
-`run_session` is the only loop; the media listener and the HTTP port differ in the socket they give it.
+`run_session` is the only loop; the media listener, the HTTP port and TCP ports differ in the socket they give it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ OnMessages = Callable[[Sequence[bytes]], bool]
 
 
 class MediaSocket(Protocol):
+    broken: bool
+    """The connection was lost by a fault, and not because the peer closed it."""
+
     async def receive(self) -> str | bytes | None:
         """The next message, or None once the connection is gone. Cancelling it loses no message."""
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
         """Pass messages directly to `on_messages` from now on, if this socket can; see `connection.MediaConnection`."""
 
-    async def send(self, text: str) -> None: ...
+    async def send(self, output: str | bytes) -> None: ...
 
     async def close(self, code: int, reason: str) -> None: ...
 
@@ -179,11 +182,13 @@ class _SessionRun:
     async def run(self) -> None:
         self._session.outbox.listen(self._on_ready, self._on_abort)
         sending = self._loop.create_task(self._send())
+        broken = True
         try:
             self._set_timer()
             await self._receive()
+            broken = self._socket.broken
         finally:
-            self._session.connection_lost(self._loop.time())
+            self._session.connection_lost(self._loop.time(), broken=broken)
             if self._timer is not None:
                 self._timer.cancel()
             sending.cancel()
@@ -192,8 +197,9 @@ class _SessionRun:
     async def _receive(self) -> None:
         session, socket = self._session, self._socket
         while True:
-            if session.is_ahead():
+            while session.is_ahead():
                 await self._throttle.wait(session)
+                session.resume(self._loop.time())
             if session.streaming:
                 socket.enable_batch_reads(self._on_messages, session.is_ahead)
             if (message := await socket.receive()) is None:
@@ -255,6 +261,8 @@ class _SessionRun:
 class _StarletteSocket:
     """What comes is read by `read`, which has to run, so that the framework sees the pings behind it."""
 
+    broken = False
+
     def __init__(self, websocket: WebSocket, max_bytes: int, throttle: Throttle) -> None:
         self._websocket, self._max_bytes = websocket, max_bytes
         self._messages = Backlog[str | bytes](throttle)
@@ -298,9 +306,12 @@ class _StarletteSocket:
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
         """Does nothing: the framework has parsed each message already."""
 
-    async def send(self, text: str) -> None:
+    async def send(self, output: str | bytes) -> None:
         try:
-            await self._websocket.send_text(text)
+            if isinstance(output, str):
+                await self._websocket.send_text(output)
+            else:
+                await self._websocket.send_bytes(output)
         except (RuntimeError, WebSocketDisconnect):
             pass  # the next receive returns None
 

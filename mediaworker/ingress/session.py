@@ -76,7 +76,7 @@ class Session(Generic[C]):
         on_lost: called once, when the connection is gone.
     """
 
-    table: ClassVar[Mapping[tuple[SessionState, Kind], Handler]] = {}
+    table: ClassVar[Mapping[tuple[SessionState, Any], Handler]] = {}
     """What each kind of message does in each state, by the type that `read` returns. In a state without any entry
     messages are ignored; in the others a kind without one is unexpected."""
     naming: ClassVar[str] = "{}"
@@ -171,6 +171,9 @@ class Session(Generic[C]):
                 self._on_problem(f"unknown {self._named(self.message_word)}", str(error))
             else:
                 self._handle(type(typed), typed)
+
+    def resume(self, now: float) -> None:
+        """The peer is no longer ahead; most dialects have kept none of its messages."""
 
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""

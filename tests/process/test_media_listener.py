@@ -80,7 +80,7 @@ class Echo:
         self.deadline = None
         self.outbox.close(4001, "too late")
 
-    def connection_lost(self, now):
+    def connection_lost(self, now, *, broken=False):
         self.lost.append(now)
 
 

@@ -120,9 +120,11 @@ class Silence:
     def receive(self, message: str | bytes, now: float) -> None:
         self.heard += 1
 
+    def resume(self, now: float) -> None: ...
+
     def expire(self, now: float) -> None: ...
 
-    def connection_lost(self, now: float) -> None:
+    def connection_lost(self, now: float, *, broken: bool = False) -> None:
         self.lost += 1
 
 

@@ -256,7 +256,6 @@ class AudioSocket(Sessions):
         session.receive(b"", self._now)
         session.expire(self._now + 100.0)
         session.connection_lost(self._now, broken=size > 1000)
-        session.data_to_send()
         assert session.closed and len(self._registry) <= PER_TICK + 1
 
 

@@ -1,12 +1,7 @@
 """One AudioSocket connection as a state machine without I/O.
 
-    WAITING ──UUID──▶ STREAMING ──hang-up, end of the stream, silent, hung up by us──▶ CLOSED
-       └─ refused, too late ───────────────────────────────────────────────────────────┘
-
-Its one rule: a wrong frame is counted and the call goes on; only a connection that cannot become a call is answered by
-an error and closed. (Asterisk hangs up at every frame of ours but audio, an error included.)
-
-The shell passes on received bytes, sends `data_to_send`, and closes the connection once the session is `closed`.
+The UUID opens its call. Only a connection that cannot become a call is answered by an error and closed: Asterisk hangs
+up at every frame of ours but audio, an error included.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from uuid import UUID
 
 from audio import Codec
@@ -22,22 +16,16 @@ from config.counters import counter, counter_by
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
-from mediaworker.ingress.audio_session import AudioSession
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import CallOpener
+from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER
+from mediaworker.ingress.session import Kind, Session, SessionState
 
 LEG = "main"
 NO_AUDIO_S = 1.0
 """How long we wait for the peer's audio before we send 8 kHz: Asterisk's application gives up after two seconds."""
-
-
-class AudioSocketState(Enum):
-    WAITING = auto()
-    """Connected; the UUID of the call has not arrived."""
-    STREAMING = auto()
-    CLOSED = auto()
 
 
 @dataclass(slots=True)
@@ -67,8 +55,14 @@ class AudioSocketPolicy:
     sends_silence: bool
 
 
-class AudioSocketSession(AudioSession):
-    """Calls `on_change` whenever there is something to send or the connection is to be closed."""
+class AudioSocketSession(Session[AudioSocketCounters]):
+    """Its messages are bytes, cut anywhere. Frames wait inside while the session is ahead, and `resume` goes on."""
+
+    naming = "AudioSocket {}"
+    message_word, connection_word = "frame", "connection"
+    first_message, never_began = "UUID", "no_uuid"
+    batched = True
+    linger_s = None
 
     def __init__(
         self,
@@ -78,90 +72,45 @@ class AudioSocketSession(AudioSession):
         *,
         counters: AudioSocketCounters | None = None,
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(now, on_problem)
-        self.state = AudioSocketState.WAITING
-        self._legs = (LEG,)
-        self.counters = counters if counters is not None else AudioSocketCounters()
-        self._policy, self._open_call, self._on_change = policy, open_call, on_change
+        super().__init__(
+            now,
+            counters if counters is not None else AudioSocketCounters(),
+            start_timeout_s=policy.start_timeout_s,
+            on_problem=on_problem,
+        )
+        self.silent_s = policy.silent_s
+        self._policy, self._open_call = policy, open_call
         self._reader = FrameReader()
         self._kind: int | None = None
         """The kind of the peer's audio."""
         self._silence = messages.silence(messages.SLIN)
-        self._begun_s = self._frame_s = now
-        self._out = bytearray()
+        self._begun_s = now
 
-    @property
-    def closed(self) -> bool:
-        """The connection is to be closed once `data_to_send` has gone."""
-        return self.state is AudioSocketState.CLOSED
-
-    @property
-    def deadline(self) -> float | None:
-        """When `expire` wants to be called; it may move later without notice."""
-        if self.state is AudioSocketState.WAITING:
-            return self._begun_s + self._policy.start_timeout_s
-        if self.state is AudioSocketState.CLOSED or not self._policy.silent_s:
-            return None
-        return self._frame_s + self._policy.silent_s
-
-    def data_to_send(self) -> bytes:
-        data = bytes(self._out)
-        self._out.clear()
-        return data
-
-    def _is_streaming(self) -> bool:
-        return self.state is AudioSocketState.STREAMING
-
-    def receive(self, data: bytes, now: float) -> None:
-        """Take bytes. Frames wait inside while the session is ahead; call again when it no longer is."""
+    def receive(self, message: str | bytes, now: float) -> None:
+        assert isinstance(message, bytes)
         self._now = now
-        self._reader.feed(data)
-        if self.state is AudioSocketState.WAITING:
+        self._reader.feed(message)
+        if self.state is SessionState.WAITING:
             self._check_first(self._reader.head)
         while not self.closed and not self.is_ahead() and (frame := self._reader.next()) is not None:
             self.counters.frames += 1
-            if self.state is AudioSocketState.WAITING:
-                self._open(frame)
-            else:
-                self._on_frame(frame)
+            self._handle(frame.kind, frame)
+
+    def resume(self, now: float) -> None:
+        self.receive(b"", now)
 
     def silence(self, now: float) -> bytes:
         """What is to be sent every 20 ms: nothing, or a frame of silence of the peer's kind."""
         known = self._kind is not None or now >= self._begun_s + NO_AUDIO_S
-        speaks = self._policy.sends_silence and self.state is AudioSocketState.STREAMING and known
+        speaks = self._policy.sends_silence and self.state is SessionState.STREAMING and known
         return self._silence if speaks else b""
 
-    def expire(self, now: float) -> None:
-        """The deadline has passed; does nothing when it has moved meanwhile."""
+    def connection_lost(self, now: float, *, broken: bool = False) -> None:
         self._now = now
-        if self.is_ahead():  # we do not read
-            self._frame_s = now
-        if self.deadline is None or now < self.deadline:
-            return
-        if self.state is AudioSocketState.WAITING:
-            self._refuse("start_timeout", f"no UUID within {self._policy.start_timeout_s:g} s")
-            return
-        self.counters.silent += 1
-        self._on_problem("AudioSocket peer is silent", f"nothing for {self._policy.silent_s:g} s")
-        self._end("media_timeout")
-        self._send(Frame(messages.ERROR))
-
-    def connection_lost(self, now: float, *, broken: bool) -> None:
-        """The connection is gone, which is a hang-up unless it is `broken`. Idempotent."""
-        self._now = now
-        while self.state is AudioSocketState.STREAMING and (frame := self._reader.next()) is not None:
-            self._on_frame(frame)  # the last occasion: a leg has room for a second more
-        if self.state is AudioSocketState.STREAMING:
-            if broken:
-                self.counters.disconnected += 1
-            else:
-                self.counters.hangups += 1
-            self._end("disconnected" if broken else "hangup")
-        elif self.state is AudioSocketState.WAITING:
-            self.counters.refuse("no_uuid")
-            self.state = AudioSocketState.CLOSED
+        while self.state is SessionState.STREAMING and (frame := self._reader.next()) is not None:
+            self._handle(frame.kind, frame)  # the last occasion: a leg has room for a second more
+        super().connection_lost(now, broken=broken)
 
     # -- frames of the peer -------------------------------------------------------------------------------------------
 
@@ -171,45 +120,39 @@ class AudioSocketSession(AudioSession):
             return
         kind, length = head
         if kind == messages.HANGUP:
-            self.counters.refuse("no_uuid")
-            self.state = AudioSocketState.CLOSED
+            self.counters.refuse(self.never_began)
+            self._close(NORMAL, "")
         else:
-            self._refuse("first_frame", f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
+            self._refuse("first_frame", POLICY, f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
 
     def _open(self, frame: Frame) -> None:
+        spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
         uuid = str(UUID(bytes=frame.payload))
-        try:
-            spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
-            self.call = self._open_call(source="audiosocket", legs=[spec], external_id=uuid)
-        except CallRefused as refused:
-            self.counters.refuse("capacity")
-            self._on_problem("AudioSocket call refused", refused.reason)
-            self.state = AudioSocketState.CLOSED
-            return
-        self.call.on_hangup = self._on_hangup
-        self.state = AudioSocketState.STREAMING
-        self.counters.started += 1
-        self._begun_s = self._frame_s = self._now
+        call = self._try(lambda: self._open_call(source="audiosocket", legs=[spec], external_id=uuid))
+        if call is not None:
+            call.on_hangup = self.hang_up
+            self._begin(call, (LEG,))
+            self._begun_s = self._now
 
-    def _on_frame(self, frame: Frame) -> None:
-        self._frame_s = self._now
-        if frame.kind in messages.RATES_HZ:
-            self._receive_audio(frame)
-        elif frame.kind == messages.DTMF:
-            digit = frame.payload.decode("latin-1").upper()
-            problems = "malformed AudioSocket digit", "AudioSocket digits faster than any phone"
-            self._receive_digit(digit, self.counters, *problems)
-        elif frame.kind == messages.HANGUP:
-            self.counters.hangups += 1
-            self._end("hangup")
-        elif frame.kind in (messages.UUID, messages.ERROR):
-            self.counters.unexpected += 1
-            self._on_problem("unexpected AudioSocket frame", f"kind 0x{frame.kind:02x} {frame.payload[:16].hex()}")
+    def _handle(self, kind: Kind, frame: Frame) -> None:
+        self._heard_s = self._now
+        if kind in self._row:
+            super()._handle(kind, frame)
         else:
             self.counters.unknown += 1
-            self._on_problem("unknown AudioSocket frame", f"kind 0x{frame.kind:02x} of {len(frame.payload)} bytes")
+            self._on_problem("unknown AudioSocket frame", f"kind 0x{kind:02x} of {len(frame.payload)} bytes")
 
-    def _receive_audio(self, frame: Frame) -> None:
+    def _digit(self, frame: Frame) -> None:
+        self._receive_digit(LEG, frame.payload.decode("latin-1").upper())
+
+    def _out_of_place(self, frame: Frame) -> None:
+        self._unexpected(f"kind 0x{frame.kind:02x} {frame.payload[:16].hex()}")
+
+    def _on_hangup(self, frame: Frame) -> None:
+        self.counters.hangups += 1
+        self._leave("hangup", NORMAL, "")
+
+    def _audio_frame(self, frame: Frame) -> None:
         """Take this frame and those of its kind that arrived with it: a resampler takes them all at the cost of one."""
         assert self.call is not None
         kind = frame.kind
@@ -244,27 +187,38 @@ class AudioSocketSession(AudioSession):
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _on_hangup(self) -> None:
-        """The worker ends the call: the open utterance still gets its final."""
-        if self.state is not AudioSocketState.STREAMING:
-            return
-        self._finish_audio()
-        self.state = AudioSocketState.CLOSED
-        self._send(Frame(messages.HANGUP))
+    def _on_silent(self) -> None:
+        self.counters.silent += 1
+        self._on_problem("AudioSocket peer is silent", f"nothing for {self.silent_s:g} s")
+        self._send(messages.ERROR)
+        self._leave("media_timeout", GOING_AWAY, "")
 
-    def _refuse(self, why: str, reason: str) -> None:
-        self.counters.refuse(why)
-        self._on_problem("AudioSocket connection refused", reason)
-        self.state = AudioSocketState.CLOSED
-        self._send(Frame(messages.ERROR))
+    def _disconnected(self, broken: bool) -> str:
+        if broken:
+            self.counters.disconnected += 1
+            return "disconnected"
+        self.counters.hangups += 1
+        return "hangup"
 
-    def _end(self, reason: str) -> None:
-        assert self.call is not None
-        self._finish_audio()
-        self.state = AudioSocketState.CLOSED
-        self.call.on_hangup = None
-        self.call.end(reason)
+    def _refuse(self, why: str, code: int, reason: str) -> None:
+        self._send(messages.ERROR)
+        super()._refuse(why, code, reason)
 
-    def _send(self, frame: Frame) -> None:
-        self._out += bytes(frame)
-        self._on_change()
+    def _refuse_call(self, refused: CallRefused) -> None:
+        self.counters.refuse("capacity")
+        self._on_problem("AudioSocket call refused", refused.reason)
+        self._close(TRY_LATER, refused.reason)
+
+    def _say_goodbye(self) -> None:
+        self._send(messages.HANGUP)
+
+    def _send(self, kind: int) -> None:
+        self.outbox.send(bytes(Frame(kind)))
+
+    table = {
+        (SessionState.WAITING, messages.UUID): _open,
+        (SessionState.STREAMING, messages.UUID): _out_of_place,
+        (SessionState.STREAMING, messages.ERROR): _out_of_place,
+        (SessionState.STREAMING, messages.DTMF): _digit,
+        (SessionState.STREAMING, messages.HANGUP): _on_hangup,
+    } | dict.fromkeys(((SessionState.STREAMING, kind) for kind in messages.RATES_HZ), _audio_frame)

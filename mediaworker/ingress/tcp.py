@@ -1,0 +1,270 @@
+"""Dialects on a TCP port of their own, without TLS and credentials: a list of addresses decides who may connect.
+
+A connection's bytes wait here and are given to its session once per media tick, in fewer and larger pieces than they
+come in. They are read by the event loop as they come, unlike those of the media port: a peer that closes without having
+read what it was sent resets the connection, and what then waited in the kernel would be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar, cast
+
+import structlog
+
+from config.access_list import AccessList
+from mediaworker.access.connections import ConnectionLimit
+from mediaworker.access.notices import Notices
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.counters import IngressCounters
+from mediaworker.ingress.interfaces import MediaSession
+from mediaworker.ingress.outbox import LINGER_S
+from mediaworker.ingress.runner import OnMessages, Throttle, run_session
+
+log = structlog.get_logger()
+
+BACKLOG = 128
+MAX_UNREAD = 1 << 16
+"""Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
+
+
+class TcpConnection(asyncio.Protocol):
+    """Implements `runner.MediaSocket`; each message is whatever bytes have come."""
+
+    def __init__(self, owner: TcpListener) -> None:
+        self.session: MediaSession | None = None
+        """None: the connection has been refused."""
+        self.task: asyncio.Task[None] | None = None
+        self.peer = ""
+        self.broken = self.held = False
+        """`held`: the connection is not read, because its session is ahead of the VAD."""
+        self._owner, self._loop = owner, asyncio.get_running_loop()
+        self._data: bytes | None = None
+        """Read, and not yet given to the session; empty: the session may have kept something and is asked to go on."""
+        self._eof = self._closing = self._paused = False
+        self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._writable.set()
+        self._on_messages: OnMessages | None = None
+        self._is_ahead: Callable[[], bool] = lambda: False
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if isinstance(address, tuple) else ""
+        self.session = self._owner.enter(self)
+        if self.session is None:
+            self.transport.abort()
+        else:
+            self.task = self._loop.create_task(self._run(self.session))
+            self.task.add_done_callback(lambda _: self._owner.leave(self))
+
+    def data_received(self, data: bytes) -> None:
+        if self.session is None or self._closing:
+            return
+        self._data = (self._data or b"") + data
+        if self._on_messages is None:
+            self._arrived.set()
+        else:
+            self._owner.due.add(self)
+        self._update_reading()
+
+    def eof_received(self) -> bool:
+        """The connection stays until everything before has been taken, which the VAD may hold back."""
+        self._eof = True
+        self.disable_batch_reads()
+        return self.session is not None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # A peer that closes without reading all that it was sent resets the connection, which is a hang-up.
+        self.broken = exc is not None and not isinstance(exc, (ConnectionResetError, BrokenPipeError))
+        for event in (self._lost, self._writable):
+            event.set()
+        self.disable_batch_reads()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # -- runner.MediaSocket -------------------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes | None:
+        while self._data is None and not self.over:
+            self._arrived.clear()
+            await self._arrived.wait()
+        data, self._data = self._data, None
+        self._update_reading()
+        return data
+
+    async def send(self, output: str | bytes) -> None:
+        if not self.transport.is_closing():  # else the next `receive` says that it is over
+            self.transport.write(output.encode() if isinstance(output, str) else output)
+            await self._writable.wait()
+
+    async def close(self, code: int, reason: str) -> None:
+        """TCP has neither code nor reason. Returns when the connection is gone."""
+        if not self._closing:
+            self._closing, self._data = True, None
+            self.transport.close()
+            cut = self._loop.call_later(LINGER_S, self.transport.abort)
+            await self._lost.wait()
+            cut.cancel()
+        await self._lost.wait()
+
+    def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
+        if self._on_messages is None and self._data is None and not self.over:
+            self._on_messages, self._is_ahead = on_messages, is_ahead
+
+    def disable_batch_reads(self) -> None:
+        """The session is given what comes as it comes, beginning with what waits."""
+        if self._on_messages is not None:
+            self._on_messages, self.held = None, False
+            self._owner.due.discard(self)
+            self._data = self._data or b""
+        self._arrived.set()
+        self._update_reading()
+
+    def read_batch(self) -> None:
+        """Give the session what has come since the last media tick, or, when it is ahead, nothing yet."""
+        assert self._on_messages is not None
+        if not self._is_ahead():
+            data, self._data = self._data or b"", None
+            if not self._on_messages([data]):
+                self.disable_batch_reads()
+                return
+        self.held = self._is_ahead()
+        if not self.held:
+            self._owner.due.discard(self)
+        self._update_reading()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes."""
+        return self._eof or self._lost.is_set()
+
+    def _update_reading(self) -> None:
+        """Pause or resume the transport: the one place that decides which it is."""
+        pause = self.held or (self._data is not None and len(self._data) > MAX_UNREAD)
+        if pause != self._paused and not self.over and not self.transport.is_closing():
+            self._paused = pause
+            (self.transport.pause_reading if pause else self.transport.resume_reading)()
+
+    async def _run(self, session: MediaSession) -> None:
+        try:
+            await run_session(session, self, self._owner.throttle)
+        except Exception:
+            log.exception("media connection failed", call_id=session.call_id)
+        finally:
+            await self.close(1000, "")
+
+
+class TcpListener:
+    """The port of one dialect, which is a subclass.
+
+    Args:
+        host: an empty one is every address.
+        max_connections: how many connections there may be, of one peer as of all.
+        refusal: why no call is taken now (`CallRegistry.refusal`), or None.
+    """
+
+    name: ClassVar[str]
+    """Of the dialect, in the log."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        counters: IngressCounters,
+        *,
+        max_connections: int,
+        throttle: Throttle | None,
+        refusal: Callable[[], CallRefused | None],
+    ) -> None:
+        self.throttle = throttle if throttle is not None else Throttle()
+        self.notices = Notices()
+        self.due: set[TcpConnection] = set()
+        """Connections of calls that have sent something since the last media tick, or are held back."""
+        self._host, self._port = host, port
+        self._refused, self._refusal = counters, refusal
+        self._access = AccessList(())
+        """Who may connect."""
+        self._max_connections = max_connections
+        self._connections: set[TcpConnection] = set()
+        self._server: asyncio.Server | None = None
+        self.lower(max_connections)
+
+    def make_connection(self) -> TcpConnection:
+        return TcpConnection(self)
+
+    def open_session(self, connection: TcpConnection, now: float) -> MediaSession:
+        raise NotImplementedError
+
+    def lower(self, total: int) -> None:
+        """Lower the limit of connections. A PBX is one peer and may have all of them."""
+        most = min(total, self._max_connections)
+        self.limit = ConnectionLimit(most, most)
+
+    async def start(self) -> None:
+        """Raises OSError when the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.make_connection, self._host or None, self._port, backlog=BACKLOG)
+        event = f"{self.name} listener"
+        log.info(event, host=self._host, port=self.port)
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        if self._server is None:
+            return
+        self._server.close()
+        tasks = [connection.task for connection in self._connections if connection.task is not None]
+        for connection in tuple(self._connections):
+            connection.transport.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._server = None
+
+    @property
+    def port(self) -> int:
+        """The bound port; of interest when the configured one is 0."""
+        assert self._server is not None, "not started"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def sweep(self) -> None:
+        """Process the audio that has arrived since the last media tick."""
+        for connection in tuple(self.due):
+            connection.read_batch()
+
+    def admit(self, peer: str) -> str:
+        """Counts the connection and returns "", or returns why it is refused."""
+        if not self._access.allows(peer):
+            return "not_allowed"
+        if self._refusal() is not None:
+            return "capacity"
+        return "connections" if self.limit.enter(peer) else ""
+
+    def enter(self, connection: TcpConnection) -> MediaSession | None:
+        """The session of an admitted connection, or None."""
+        now = asyncio.get_running_loop().time()
+        if why := self.admit(connection.peer):
+            self._refused.refuse(why)
+            self.notices.warn(connection.peer, f"{self.name} connection refused", now, why)
+            return None
+        self._connections.add(connection)
+        return self.open_session(connection, now)
+
+    def leave(self, connection: TcpConnection) -> None:
+        self._connections.discard(connection)
+        self.due.discard(connection)
+        self.limit.leave(connection.peer)
