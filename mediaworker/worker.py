@@ -141,7 +141,7 @@ class Worker:
             **admission,
         )
         endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
-        endpoints |= ws_http.endpoints(self.streams)
+        endpoints |= self.streams.endpoints()
         media, heartbeat_s = replace(settings.media, host=media_host(settings)), settings.events.heartbeat_s
         self.listener = MediaListener(media, endpoints, self._throttle, heartbeat_s=heartbeat_s)
         self.audiosocket = AudioSocketListener(

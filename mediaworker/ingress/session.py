@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 from audio.rtp.dtmf import DigitRate
 from mediaworker.calls.call import Call
@@ -65,13 +65,21 @@ Handler = Callable[..., None]
 """A method that takes the message, in the type of its key."""
 
 
+class Hooks(TypedDict, total=False):
+    """What an ingress gives its sessions; see the arguments of `Session`."""
+
+    counters: Any
+    on_problem: Callable[[str, str], None]
+    on_lost: Callable[[], None]
+
+
 class Session(Generic[C]):
     """Implements `interfaces.MediaSession`.
 
     Args:
         now: in seconds, on the clock of every later `now`.
-        counters: those of the dialect, which all its sessions share.
         start_timeout_s: how long the peer may take to begin its call.
+        counters: those of the dialect, which all its sessions share.
         on_problem: writes a log line about a problem, with a detail.
         on_lost: called once, when the connection is gone.
     """
@@ -79,6 +87,7 @@ class Session(Generic[C]):
     table: ClassVar[Mapping[tuple[SessionState, Any], Handler]] = {}
     """What each kind of message does in each state, by the type that `read` returns. In a state without any entry
     messages are ignored; in the others a kind without one is unexpected."""
+    new_counters: ClassVar[type[IngressCounters]] = IngressCounters
     naming: ClassVar[str] = "{}"
     """Names a thing of the dialect in the log, such as "Twilio {}"."""
     message_word: ClassVar[str] = "message"
@@ -91,6 +100,8 @@ class Session(Generic[C]):
     """While it streams, messages are audio that needs no answer and may come in batches."""
     silent_s: float = 60.0
     """How long a peer may send nothing while it streams; 0: for any time."""
+    max_waiting: ClassVar[int] = MAX_WAITING
+    """How many messages may wait to be sent, beside partials."""
     linger_s: ClassVar[float | None] = LINGER_S
     """How long a peer may take to read the last outputs; None: the connection itself bounds it."""
 
@@ -105,17 +116,16 @@ class Session(Generic[C]):
     def __init__(
         self,
         now: float,
-        counters: C,
-        *,
         start_timeout_s: float,
+        *,
+        counters: C | None = None,
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         on_lost: Callable[[], None] = lambda: None,
-        max_waiting: int = MAX_WAITING,
     ) -> None:
         self.state = SessionState.WAITING
         self.call: Call | None = None
-        self.outbox = Outbox(max_waiting)
-        self.counters = counters
+        self.outbox = Outbox(self.max_waiting)
+        self.counters = counters if counters is not None else cast(C, self.new_counters())
         self._legs: tuple[str, ...] = ()
         self._audio: AudioIntake | None = None
         self._row = self._rows[self.state]
@@ -167,8 +177,7 @@ class Session(Generic[C]):
             except MalformedMessage as error:
                 self._on_malformed(error)
             except UnknownMessage as error:
-                self.counters.unknown += 1
-                self._on_problem(f"unknown {self._named(self.message_word)}", str(error))
+                self._on_unknown(error)
             else:
                 self._handle(type(typed), typed)
 
@@ -232,15 +241,15 @@ class Session(Generic[C]):
 
     # -- the beginning of a call --------------------------------------------------------------------------------------
 
-    def _try(self, open_call: Callable[[], T]) -> T | None:
+    def try_open(self, open_call: Callable[[], T]) -> T | None:
         """What `open_call` returns, or None when the call is refused, and with it the connection."""
         try:
             return open_call()
         except CallRefused as refused:
-            self._refuse_call(refused)
+            self.refuse_call(refused)
             return None
 
-    def _begin(self, call: Call, legs: tuple[str, ...], form: AudioForm | None = None) -> None:
+    def begin(self, call: Call, legs: tuple[str, ...], form: AudioForm | None = None) -> None:
         """The call is open, and takes audio of this form; None: the dialect gives the legs their audio itself."""
         self.call, self._legs = call, legs
         if form is not None:
@@ -262,11 +271,15 @@ class Session(Generic[C]):
         self.counters.malformed += 1
         self._on_problem(f"malformed {self._named(self.message_word)}", str(error))
 
+    def _on_unknown(self, error: UnknownMessage) -> None:
+        self.counters.unknown += 1
+        self._on_problem(f"unknown {self._named(self.message_word)}", str(error))
+
     def _unexpected(self, detail: str) -> None:
         self.counters.unexpected += 1
         self._on_problem(f"unexpected {self._named(self.message_word)}", detail)
 
-    def _receive_audio(self, data: bytes) -> None:
+    def receive_audio(self, data: bytes) -> None:
         assert self._audio is not None
         self._audio.receive(data, self._now)
 
@@ -295,14 +308,14 @@ class Session(Generic[C]):
         self._heard_s = self._now
 
     def _on_start_timeout(self) -> None:
-        self._refuse("start_timeout", POLICY, f"no {self.first_message} within {self._start_timeout_s:g} s")
+        self.refuse("start_timeout", POLICY, f"no {self.first_message} within {self._start_timeout_s:g} s")
 
     def _on_silent(self) -> None:
         self.counters.silent += 1
-        self._leave("media_timeout", GOING_AWAY, f"no message for {self.silent_s:g} s")
+        self.leave("media_timeout", GOING_AWAY, f"no message for {self.silent_s:g} s")
 
     def _on_unfinished(self) -> None:
-        self._close(NORMAL, "")
+        self.close(NORMAL, "")
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -311,23 +324,23 @@ class Session(Generic[C]):
         if self.state is SessionState.STREAMING:
             self._finish_audio()
             self._say_goodbye()
-            self._close(NORMAL, "call ended by the worker")
+            self.close(NORMAL, "call ended by the worker")
 
-    def _refuse(self, why: str, code: int, reason: str) -> None:
+    def refuse(self, why: str, code: int, reason: str) -> None:
         """The connection cannot become a call. `why` is the label under which it is counted."""
         self.counters.refuse(why)
         self._on_problem(f"{self._named(self.connection_word)} refused", reason)
-        self._close(code, reason)
+        self.close(code, reason)
 
-    def _refuse_call(self, refused: CallRefused) -> None:
+    def refuse_call(self, refused: CallRefused) -> None:
         # Waiting does not help against a 403, but against a full or draining worker it does.
-        self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+        self.refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
 
-    def _leave(self, reason: str, code: int, why: str) -> None:
+    def leave(self, reason: str, code: int, why: str) -> None:
         """End the call with this reason, and the connection with it."""
         self._finish_audio()
         self._end(reason)
-        self._close(code, why)
+        self.close(code, why)
 
     def _end(self, reason: str) -> None:
         """End the call, in which the connection may have been the last of several."""
@@ -335,7 +348,7 @@ class Session(Generic[C]):
         self.call.on_hangup = None
         self.call.end(reason)
 
-    def _close(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str) -> None:
         """Close the connection once everything that waits has been sent."""
         self._change(Change.CLOSE)
         self._set_deadline(self.linger_s)

@@ -73,6 +73,9 @@ class Echo:
             return
         if message == "raise":
             raise RuntimeError("a defect of ours")
+        if message == "binary":
+            self.outbox.send(b"\x00\xff")
+            return
         self.outbox.send(f"{type(message).__name__} {len(message)}")
 
     def expire(self, now):
@@ -109,9 +112,10 @@ async def test_messages_go_in_and_answers_come_out(shell):
             assert not websocket.protocol.extensions
             await websocket.send("h\u00e9llo")
             await websocket.send(b"\x00\x01")
-            assert [await websocket.recv(), await websocket.recv()] == ["str 5", "bytes 2"]
+            await websocket.send("binary")
+            assert [await websocket.recv() for _ in range(3)] == ["str 5", "bytes 2", b"\x00\xff"]
         await until(lambda: endpoint.lost)
-    assert endpoint.heard == ["h\u00e9llo", b"\x00\x01"]
+    assert endpoint.heard == ["h\u00e9llo", b"\x00\x01", "binary"]
     assert endpoint.upgrade.path == STREAM
     assert endpoint.upgrade.peer == "127.0.0.1"
     assert endpoint.upgrade.header("host") in url

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from lab.engine.faulty_engines import STEP_MS
 from lab.engine.recognizer import PROMPT, client, codes
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.worker.packages import install
 from lab.worker.peers import ROOT, Worker, command, worker
 from lab.worker.ws_calls import config, stored, texts, told
 from mediaworker.events.schema import Word
@@ -44,12 +43,7 @@ AHEAD_S = (0.4, 0.55)
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """A worker in whose environment the example has been installed."""
     folder = tmp_path_factory.mktemp("example")
-    source, site = folder / "source", folder / "site"
-    shutil.copytree(EXAMPLE, source)  # a build leaves its own files there
-    alone = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    install = [sys.executable, "-m", "pip", "install", "-q", *alone, "--target", str(site), str(source)]
-    done = subprocess.run(install, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    site = install(EXAMPLE, folder)
     with worker(folder, {"PYTHONPATH": str(site)}, ASR__ENGINE="length", SIP__ENABLED="false") as started:
         yield started
 

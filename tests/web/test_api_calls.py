@@ -17,7 +17,7 @@ from mediaworker.files.service import FileService
 from mediaworker.http.app import ApiContext, create_app
 from mediaworker.http.openai import routes as openai
 from mediaworker.http.resources import jobs, page
-from mediaworker.ingress.websocket.routes import SESSIONS
+from mediaworker.ingress.websocket.dialects import BUILT_IN
 from mediaworker.jobs.service import JobService
 from mediaworker.ops.metrics import MetricsRegistry
 
@@ -340,5 +340,7 @@ async def test_openapi_has_the_routes_of_the_code(tmp_path: Path) -> None:
     plain = [*plain, *given]
     code = {(m, route.path.replace(":path", "")) for route in plain for m in (route.methods or set()) - {"HEAD"}}
     assert code == {entry for entry in documented("openapi.yaml") if not entry[1].startswith("/twilio/")}
-    sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)} | set(SESSIONS)
+    sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)} | {
+        dialect.path for dialect in BUILT_IN
+    }
     assert sockets == set(re.findall(r"^    address: (/\S*)$", (DOCS / "asyncapi.yaml").read_text(), re.M))

@@ -7,15 +7,15 @@ while nothing is sent to it, so no audio goes back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 from config.counters import counter, counter_by
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, UNSUPPORTED
-from mediaworker.ingress.session import Session, SessionState
+from mediaworker.ingress.session import Hooks, Session, SessionState
 
 EARLY_BYTES = 32_000
 """How much audio may wait for MEDIA_START, which it can overtake (Asterisk 22.7 under load): a second of slin16."""
@@ -61,27 +61,13 @@ class AsteriskPolicy:
 class AsteriskSession(Session[AsteriskCounters]):
     """One channel is one leg, of a call that it may share with others."""
 
+    new_counters = AsteriskCounters
     naming = "{} of Asterisk's"
     connection_word = "channel"
     first_message = "MEDIA_START"
 
-    def __init__(
-        self,
-        policy: AsteriskPolicy,
-        calls: AsteriskCalls,
-        now: float,
-        *,
-        counters: AsteriskCounters | None = None,
-        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
-        on_lost: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(
-            now,
-            counters if counters is not None else AsteriskCounters(),
-            start_timeout_s=policy.start_timeout_s,
-            on_problem=on_problem,
-            on_lost=on_lost,
-        )
+    def __init__(self, policy: AsteriskPolicy, calls: AsteriskCalls, now: float, **hooks: Unpack[Hooks]) -> None:
+        super().__init__(now, policy.start_timeout_s, **hooks)
         self.seat: Seat | None = None
         self._policy, self._calls = policy, calls
         self._early = b""
@@ -111,13 +97,13 @@ class AsteriskSession(Session[AsteriskCounters]):
         self._json = start.json
         form = messages.FORMATS.get(start.format.lower())
         if form is None:
-            self._refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
+            self.refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
             return
-        self.seat = seat = self._try(lambda: self._calls.join(self._policy.owner, start, form.codec, self))
+        self.seat = seat = self.try_open(lambda: self._calls.join(self._policy.owner, start, form.codec, self))
         if seat is None:
             return
         self.counters.joined += seat.joined
-        self._begin(seat.call, (seat.leg,), form)
+        self.begin(seat.call, (seat.leg,), form)
         self._audio_s = self._now
         if self._policy.answers:
             self._command(messages.ANSWER)
@@ -136,7 +122,7 @@ class AsteriskSession(Session[AsteriskCounters]):
 
     def _stream(self, data: bytes) -> None:
         if data:
-            self._receive_audio(data)
+            self.receive_audio(data)
 
     def _digit(self, event: messages.DtmfEnd) -> None:
         self._receive_digit(self._legs[0], event.digit)
@@ -159,7 +145,7 @@ class AsteriskSession(Session[AsteriskCounters]):
             self.counters.silent += 1
             self._on_problem("channel of Asterisk's is forgotten", f"no audio for {FORGOTTEN_S:g} s")
             self._command(messages.HANGUP)
-            self._leave("media_timeout", NORMAL, "no audio")
+            self.leave("media_timeout", NORMAL, "no audio")
         elif not self._probed:
             self._probed = True
             self.counters.probes += 1
@@ -167,7 +153,7 @@ class AsteriskSession(Session[AsteriskCounters]):
         else:
             self.counters.silent += 1
             self._on_problem("Asterisk is silent", f"no answer within {PROBE_S:g} s")
-            self._leave("media_timeout", GOING_AWAY, "no answer")
+            self.leave("media_timeout", GOING_AWAY, "no answer")
 
     def _disconnected(self, broken: bool) -> str:
         self.counters.hangups += 1

@@ -7,8 +7,8 @@ up at every frame of ours but audio, an error included.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 from uuid import UUID
 
 from audio import Codec
@@ -21,7 +21,7 @@ from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER
-from mediaworker.ingress.session import Kind, Session, SessionState
+from mediaworker.ingress.session import Hooks, Kind, Session, SessionState
 
 LEG = "main"
 NO_AUDIO_S = 1.0
@@ -58,27 +58,15 @@ class AudioSocketPolicy:
 class AudioSocketSession(Session[AudioSocketCounters]):
     """Its messages are bytes, cut anywhere. Frames wait inside while the session is ahead, and `resume` goes on."""
 
+    new_counters = AudioSocketCounters
     naming = "AudioSocket {}"
     message_word, connection_word = "frame", "connection"
     first_message, never_began = "UUID", "no_uuid"
     batched = True
     linger_s = None
 
-    def __init__(
-        self,
-        policy: AudioSocketPolicy,
-        open_call: CallOpener,
-        now: float,
-        *,
-        counters: AudioSocketCounters | None = None,
-        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
-    ) -> None:
-        super().__init__(
-            now,
-            counters if counters is not None else AudioSocketCounters(),
-            start_timeout_s=policy.start_timeout_s,
-            on_problem=on_problem,
-        )
+    def __init__(self, policy: AudioSocketPolicy, open_call: CallOpener, now: float, **hooks: Unpack[Hooks]) -> None:
+        super().__init__(now, policy.start_timeout_s, **hooks)
         self.silent_s = policy.silent_s
         self._policy, self._open_call = policy, open_call
         self._reader = FrameReader()
@@ -121,17 +109,17 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         kind, length = head
         if kind == messages.HANGUP:
             self.counters.refuse(self.never_began)
-            self._close(NORMAL, "")
+            self.close(NORMAL, "")
         else:
-            self._refuse("first_frame", POLICY, f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
+            self.refuse("first_frame", POLICY, f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
 
     def _open(self, frame: Frame) -> None:
         spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
         uuid = str(UUID(bytes=frame.payload))
-        call = self._try(lambda: self._open_call(source="audiosocket", legs=[spec], external_id=uuid))
+        call = self.try_open(lambda: self._open_call(source="audiosocket", legs=[spec], external_id=uuid))
         if call is not None:
             call.on_hangup = self.hang_up
-            self._begin(call, (LEG,))
+            self.begin(call, (LEG,))
             self._begun_s = self._now
 
     def _handle(self, kind: Kind, frame: Frame) -> None:
@@ -150,7 +138,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
 
     def _on_hangup(self, frame: Frame) -> None:
         self.counters.hangups += 1
-        self._leave("hangup", NORMAL, "")
+        self.leave("hangup", NORMAL, "")
 
     def _audio_frame(self, frame: Frame) -> None:
         """Take this frame and those of its kind that arrived with it: a resampler takes them all at the cost of one."""
@@ -191,7 +179,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self.counters.silent += 1
         self._on_problem("AudioSocket peer is silent", f"nothing for {self.silent_s:g} s")
         self._send(messages.ERROR)
-        self._leave("media_timeout", GOING_AWAY, "")
+        self.leave("media_timeout", GOING_AWAY, "")
 
     def _disconnected(self, broken: bool) -> str:
         if broken:
@@ -200,14 +188,14 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self.counters.hangups += 1
         return "hangup"
 
-    def _refuse(self, why: str, code: int, reason: str) -> None:
+    def refuse(self, why: str, code: int, reason: str) -> None:
         self._send(messages.ERROR)
-        super()._refuse(why, code, reason)
+        super().refuse(why, code, reason)
 
-    def _refuse_call(self, refused: CallRefused) -> None:
+    def refuse_call(self, refused: CallRefused) -> None:
         self.counters.refuse("capacity")
         self._on_problem("AudioSocket call refused", refused.reason)
-        self._close(TRY_LATER, refused.reason)
+        self.close(TRY_LATER, refused.reason)
 
     def _say_goodbye(self) -> None:
         self._send(messages.HANGUP)

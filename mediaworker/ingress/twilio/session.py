@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Unpack, get_args
 
 from audio import Leg
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
 from mediaworker.ingress.outbox import NORMAL, POLICY, UNSUPPORTED
-from mediaworker.ingress.session import Change, Session, SessionState
+from mediaworker.ingress.session import Change, Hooks, Session, SessionState
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.calls import ROLES, TwilioCalls
 from mediaworker.ingress.twilio.calls import STALL_S as STALL_S
@@ -64,6 +64,8 @@ class _Track:
 class TwilioSession(Session[TwilioCounters]):
     """One stream has one or two legs, of a call that it may share with others; all sessions share `calls`."""
 
+    new_counters = TwilioCounters
+    max_waiting = MAX_MESSAGES
     naming = "Twilio {}"
     batched = True
     silent_s = SILENT_S
@@ -75,17 +77,10 @@ class TwilioSession(Session[TwilioCounters]):
         open_call: CallOpener,
         now: float,
         *,
-        counters: TwilioCounters | None = None,
-        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         calls: TwilioCalls | None = None,
+        **hooks: Unpack[Hooks],
     ) -> None:
-        super().__init__(
-            now,
-            counters if counters is not None else TwilioCounters(),
-            start_timeout_s=policy.start_timeout_s,
-            on_problem=on_problem,
-            max_waiting=MAX_MESSAGES,
-        )
+        super().__init__(now, policy.start_timeout_s, **hooks)
         self.player: TwilioPlayer | None = None
         """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
         error 31924."""
@@ -119,9 +114,9 @@ class TwilioSession(Session[TwilioCounters]):
 
     def _open(self, message: messages.StartMessage) -> None:
         if refusal := self._refusal(message):
-            self._refuse(*refusal)
+            self.refuse(*refusal)
             return
-        seat = self._try(lambda: self._calls.join(message.start, self))
+        seat = self.try_open(lambda: self._calls.join(message.start, self))
         if seat is None:
             return
         self._stream_sid, self._origin_s = message.stream_sid, self._now
@@ -131,7 +126,7 @@ class TwilioSession(Session[TwilioCounters]):
         if message.start.custom_parameters.get("mw_mode") == "connect" and tuple(seat.legs) == ("inbound",):
             self.player = TwilioPlayer(seat.call, "inbound", self.outbox, message.stream_sid, self.counters)
             seat.call.player = self.player
-        self._begin(seat.call, tuple(seat.legs))
+        self.begin(seat.call, tuple(seat.legs))
 
     def _take(self, leg: Leg, now: float) -> _Track:
         """The stream's clock begins now; a leg that another stream has fed goes on from here."""
@@ -220,10 +215,10 @@ class TwilioSession(Session[TwilioCounters]):
         self._set_deadline(LINGER_S)
 
     def _stop_early(self, message: messages.StopMessage) -> None:
-        self._refuse("no_start", NORMAL, "stopped before it started")
+        self.refuse("no_start", NORMAL, "stopped before it started")
 
     def _too_early(self, message: messages.FromTwilio) -> None:
-        self._refuse("media_before_start", POLICY, f"{message.event} before start")
+        self.refuse("media_before_start", POLICY, f"{message.event} before start")
 
     def _ignore(self, message: messages.FromTwilio) -> None:
         self._unexpected(message.event)
@@ -245,7 +240,7 @@ class TwilioSession(Session[TwilioCounters]):
         self.counters.disconnected += 1
         return "disconnected"
 
-    def _close(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str) -> None:
         """Close now: no sound that waits is played any more."""
         self._change(Change.CLOSE)
         self._set_deadline(self.linger_s)
@@ -258,7 +253,7 @@ class TwilioSession(Session[TwilioCounters]):
         reason = f"another stream of this call carries the {track} track"
         self._on_problem("Twilio stream replaced", reason)
         if not self._tracks:
-            self._close(POLICY, reason)
+            self.close(POLICY, reason)
 
     def _end(self, reason: str) -> None:
         """The stream is over, and the call with its last one."""

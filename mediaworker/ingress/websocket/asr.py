@@ -11,11 +11,13 @@ from mediaworker.ingress.outbox import POLICY
 from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.session import StreamSession
+from mediaworker.ingress.websocket.texts import Transcript
 
 CONFIG_FIRST = "config_first"
 
 
 class AsrSession(StreamSession):
+    path = "/ws/asr"
     reader = messages.ASR
     _audio_refused = False
 
@@ -25,22 +27,20 @@ class AsrSession(StreamSession):
             return self._begun_s + self._policy.start_timeout_s
         return super()._quiet_until_s
 
-    def _opened(self, form: AudioForm, warming_up: bool) -> None:
+    def on_opened(self, form: AudioForm, warming_up: bool) -> None:
         assert self.call is not None
         created = messages.SessionCreated(self._policy.session_id, self.call.id, form.encoding, form.rate_hz)
         self.outbox.send(created.text())
         if warming_up:
             self.outbox.send(messages.WarmingUp().text())
 
-    def _message(
-        self, body: events.TranscriptPartial | events.TranscriptFinal, flushed: bool
-    ) -> messages.StreamMessage:
+    def transcript_message(self, body: Transcript, flushed: bool) -> str:
         fields = self._fields(body)
         if isinstance(body, events.TranscriptFinal):
-            return messages.Final(**fields, flushed=flushed)
-        return messages.Partial(**fields)
+            return messages.Final(**fields, flushed=flushed).text()
+        return messages.Partial(**fields).text()
 
-    def _fields(self, body: events.TranscriptPartial | events.TranscriptFinal) -> dict[str, Any]:
+    def _fields(self, body: Transcript) -> dict[str, Any]:
         return dict(
             utterance_id=body.utterance_id,
             revision=body.revision,
@@ -58,29 +58,29 @@ class AsrSession(StreamSession):
         """Answered once only: a client may stream before it reads the error."""
         if not self._audio_refused:
             self._audio_refused = True
-            self._error(CONFIG_FIRST, "audio before config is not taken")
+            self.error(CONFIG_FIRST, "audio before config is not taken")
 
     def _early(self, message: object = None) -> None:
-        self._error(CONFIG_FIRST, "config comes first")
+        self.error(CONFIG_FIRST, "config comes first")
 
     def _idle(self) -> None:
         if self.state is not SessionState.WAITING:
             super()._idle()
             return
         self.counters.refuse("no_config")
-        self._error(CONFIG_FIRST, f"no config within {self._policy.start_timeout_s:g} s")
-        self._close(POLICY, "config first")
+        self.error(CONFIG_FIRST, f"no config within {self._policy.start_timeout_s:g} s")
+        self.close(POLICY, "config first")
 
     table = {
         (SessionState.WAITING, bytes): _early_audio,
-        (SessionState.WAITING, messages.AsrConfig): StreamSession._configure,
+        (SessionState.WAITING, messages.AsrConfig): StreamSession.configure,
         (SessionState.WAITING, messages.AsrFlush): _early,
         (SessionState.WAITING, messages.AsrReset): _early,
         (SessionState.WAITING, messages.AsrFinalize): _early,
-        (SessionState.STREAMING, bytes): StreamSession._receive_audio,
-        (SessionState.STREAMING, messages.AsrConfig): StreamSession._configure,
-        (SessionState.STREAMING, messages.AsrFlush): StreamSession._flush,
-        (SessionState.STREAMING, messages.AsrReset): StreamSession._reset,
-        (SessionState.STREAMING, messages.AsrFinalize): StreamSession._finalize,
+        (SessionState.STREAMING, bytes): StreamSession.receive_audio,
+        (SessionState.STREAMING, messages.AsrConfig): StreamSession.configure,
+        (SessionState.STREAMING, messages.AsrFlush): StreamSession.flush,
+        (SessionState.STREAMING, messages.AsrReset): StreamSession.reset,
+        (SessionState.STREAMING, messages.AsrFinalize): StreamSession.finalize,
     }
     """In the other states messages are ignored."""

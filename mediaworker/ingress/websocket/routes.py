@@ -1,4 +1,4 @@
-"""`WS /ws/asr` and `WS /ws/transcribe`: who may open a session, and how many there may be."""
+"""`WS /ws/asr`, `WS /ws/transcribe` and other dialects: who may open a session, and how many there may be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from uuid_utils import uuid7
 
@@ -13,25 +14,28 @@ from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import SUBPROTOCOL
-from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.interfaces import CallOpener, MediaEndpoint, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.upgrade_admission import UpgradeAdmission
-from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.dialects import dialects
 from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
-from mediaworker.ingress.websocket.session import StreamSession
-from mediaworker.ingress.websocket.transcribe import TranscribeSession
 
-SESSIONS: dict[str, type[StreamSession]] = {"/ws/asr": AsrSession, "/ws/transcribe": TranscribeSession}
+
+@dataclass(slots=True)
+class StreamEndpoint:
+    """Implements `interfaces.MediaEndpoint` for one dialect."""
+
+    subprotocols: tuple[str, ...]
+    admit: Callable[[Upgrade], SessionFactory]
+    text_as_bytes: bool = False
 
 
 class StreamIngress:
-    """Implements `interfaces.MediaEndpoint` for both protocols; the path of an upgrade says which.
+    """Admits the clients of all dialects; the path of an upgrade says which. Raises ConfigError for a dialect of an
+    installed package that cannot be used.
 
     `settled` returns once all published events are stored (`EventHub.flush`), `sessions` returns the keys of pages that
     were opened without an API key.
     """
-
-    subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
-    text_as_bytes = False
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class StreamIngress:
         failures: AuthFailures | None = None,
     ) -> None:
         self.counters = StreamCounters()
+        self._dialects = dialects()
         self._sessions = sessions
         self._open: Counter[str] = Counter()
         """Sessions by key."""
@@ -64,6 +69,13 @@ class StreamIngress:
     def use(self, settings: Settings) -> None:
         """Use these settings for sessions that begin from now on."""
         self._settings = settings
+
+    def endpoints(self) -> dict[str, MediaEndpoint]:
+        """By path."""
+        return {
+            path: StreamEndpoint((*dialect.subprotocols, SUBPROTOCOL), self.admit)
+            for path, dialect in self._dialects.items()
+        }
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403, 429 or 503."""
@@ -90,7 +102,7 @@ class StreamIngress:
                 languages=self._languages,
             )
 
-            session = SESSIONS[upgrade.path](
+            session = self._dialects[upgrade.path](
                 policy,
                 self._open_call,
                 now,
@@ -114,8 +126,3 @@ class StreamIngress:
         self._open[name] -= 1
         if not self._open[name]:
             del self._open[name]
-
-
-def endpoints(ingress: StreamIngress) -> dict[str, StreamIngress]:
-    """It serves both paths."""
-    return dict.fromkeys(SESSIONS, ingress)

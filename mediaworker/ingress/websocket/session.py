@@ -12,17 +12,17 @@ like those of any other call, and the session receives them from its call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from asr import languages
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
 from mediaworker.ingress.audio_intake import AudioForm
-from mediaworker.ingress.errors import MalformedMessage
+from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, NORMAL, POLICY, TRY_LATER
-from mediaworker.ingress.session import Change, Kind, Session, SessionState
+from mediaworker.ingress.session import Change, Hooks, Kind, Session, SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
@@ -40,9 +40,14 @@ LEGS = {1: ("main",), 2: ("left", "right")}
 class StreamSession(Session[StreamCounters]):
     """A protocol is a subclass. `settle` calls back once all published events are stored."""
 
+    path: ClassVar[str]
+    subprotocols: ClassVar[tuple[str, ...]] = ()
+    """Those that the dialect speaks, beside the pair that carries a browser's key."""
     source: ClassVar[str] = "websocket"
     """Of `call.started`."""
     reader: ClassVar[messages.CommandReader]
+    """Reads the commands; a dialect with other messages has a `read` of its own instead."""
+    new_counters = StreamCounters
     never_began = ""
 
     def __init__(
@@ -51,27 +56,17 @@ class StreamSession(Session[StreamCounters]):
         open_call: CallOpener,
         now: float,
         *,
-        counters: StreamCounters | None = None,
-        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
-        on_lost: Callable[[], None] = lambda: None,
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
+        **hooks: Unpack[Hooks],
     ) -> None:
-        super().__init__(
-            now,
-            counters if counters is not None else StreamCounters(),
-            start_timeout_s=policy.start_timeout_s,
-            on_problem=on_problem,
-            on_lost=on_lost,
-        )
+        super().__init__(now, policy.start_timeout_s, **hooks)
         self._policy, self._open_call, self._settle = policy, open_call, settle
         self._settings = messages.StreamSettings()
         self._legs = LEGS[1]
         self._begun_s = now
         self._wrong = 0
         """Errors in a row."""
-        self._texts = Texts(
-            self.outbox, self._message, self._nothing_flushed, lambda why: self._send_error("recognition_failed", why)
-        )
+        self._texts = Texts(self.outbox, self.transcript_message, self._nothing_flushed, self._recognition_failed)
         self._empty_flushes = 0
         """Answers to a flush on a leg where nothing was open."""
         self._code, self._reason = NORMAL, ""
@@ -118,8 +113,15 @@ class StreamSession(Session[StreamCounters]):
         return message if isinstance(message, bytes) else self.reader.read(message)
 
     def _on_malformed(self, error: MalformedMessage) -> None:
-        self._error(error.code if isinstance(error, messages.StreamMalformed) else "malformed", str(error))
+        self.error(error.code if isinstance(error, messages.StreamMalformed) else "bad_value", str(error))
         self._heard_s = self._now
+
+    def _on_unknown(self, error: UnknownMessage) -> None:
+        self.error("unknown_type", str(error))
+        self._heard_s = self._now
+
+    def _unexpected(self, detail: str) -> None:
+        self.error("unexpected", f"{detail} is not taken now")
 
     def _handle(self, kind: Kind, message: object) -> None:
         wrong = self._wrong
@@ -128,23 +130,23 @@ class StreamSession(Session[StreamCounters]):
         if self._wrong == wrong:
             self._wrong = 0
 
-    def _configure(self, config: messages.StreamSettings) -> None:
+    def configure(self, config: messages.StreamSettings) -> None:
         """The first one opens the call, a later one changes the audio to come."""
         if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
-            self._error("bad_value", wrong)
+            self.error("bad_value", wrong)
             return
         settings = config.over(self._settings)
         form = messages.form_of(config, self._settings)
         if isinstance(form, str):
-            self._error("bad_value", form)
+            self.error("bad_value", form)
             return
         settings = messages.StreamSettings(encoding=form.encoding, sample_rate=form.rate_hz).over(settings)
         if self.call is None:
-            self._start(settings, form)
+            self.open(form, settings)
             return
         assert self._audio is not None
         if form.channels != self._audio.form.channels:
-            self._error("bad_value", "channels are those of the first configuration")
+            self.error("bad_value", "channels are those of the first configuration")
             return
         self._settings = settings
         if form != self._audio.form:
@@ -158,11 +160,13 @@ class StreamSession(Session[StreamCounters]):
             return ""
         return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
-    def _start(self, settings: messages.StreamSettings, form: AudioForm) -> None:
+    def open(self, form: AudioForm, settings: messages.StreamSettings | None = None) -> None:
+        """Open the call, whose audio has this form."""
+        settings = self._settings if settings is None else settings
         warming_up = not self._policy.engine_ready()
         legs = self._legs = LEGS[form.channels]
         overrides = settings.overrides(legs[0])
-        call = self._try(
+        call = self.try_open(
             lambda: self._open_call(
                 source=self.source,
                 legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in legs],
@@ -175,20 +179,20 @@ class StreamSession(Session[StreamCounters]):
         if call is None:
             return
         self._settings = settings
-        self._begin(call, legs, form)
+        self.begin(call, legs, form)
         call.on_event, call.on_hangup = self._on_event, self.hang_up
         call.retune(overrides, settings.shape)
-        self._opened(form, warming_up)
+        self.on_opened(form, warming_up)
 
-    def _refuse_call(self, refused: CallRefused) -> None:
+    def refuse_call(self, refused: CallRefused) -> None:
         self.counters.refuse("capacity")
-        self._error("capacity", refused.reason)
-        self._close(TRY_LATER, refused.reason)
+        self.error("capacity", refused.reason)
+        self.close(TRY_LATER, refused.reason)
 
-    def _opened(self, form: AudioForm, warming_up: bool) -> None:
+    def on_opened(self, form: AudioForm, warming_up: bool) -> None:
         """There is a call now."""
 
-    def _flush(self, message: object = None) -> None:
+    def flush(self, message: object = None) -> None:
         with self._texts.flushing(self._legs):
             self._end_utterances()
 
@@ -198,17 +202,17 @@ class StreamSession(Session[StreamCounters]):
         for leg in self._legs:
             self.call.flush(leg)
 
-    def _reset(self, message: object = None) -> None:
+    def reset(self, message: object = None) -> None:
         assert self.call is not None
         with self._texts.hiding():
             self._end_utterances()
         self.call.retune(self._settings.overrides(self._legs[0]), self._settings.shape)
 
-    def _finalize(self, message: object = None) -> None:
+    def finalize(self, message: object = None) -> None:
         self._end_utterances()
-        self._leave("hangup", NORMAL, "finalized")
+        self.leave("hangup", NORMAL, "finalized")
 
-    def _ignore(self, message: object = None) -> None:
+    def ignore(self, message: object = None) -> None:
         """There is no open utterance to act on."""
 
     # -- events of the call -------------------------------------------------------------------------------------------
@@ -231,13 +235,20 @@ class StreamSession(Session[StreamCounters]):
 
         def close() -> None:
             if not self.closed:
-                self._close(code, reason)
+                self.close(code, reason)
 
         self._settle(close)  # a transcript requested after the close is complete
 
-    def _message(self, body: Transcript, flushed: bool) -> messages.StreamMessage:
-        """What the peer is sent of a partial or final; `flushed`: it answers a flush."""
+    def transcript_message(self, body: Transcript, flushed: bool) -> str | bytes:
+        """The message of a partial or final; `flushed`: it answers a flush."""
         raise NotImplementedError
+
+    def error_message(self, code: str, why: str) -> str | bytes:
+        """The message of an error."""
+        return messages.Error(code, why).text()
+
+    def _recognition_failed(self, why: str) -> None:
+        self._send_error("recognition_failed", why)
 
     def _nothing_flushed(self, leg: str) -> events.TranscriptFinal:
         """At the end of what the leg has heard."""
@@ -260,17 +271,17 @@ class StreamSession(Session[StreamCounters]):
 
     def _on_silent(self) -> None:
         if self._now >= self._begun_s + self._policy.max_s:
-            self._error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
-            self._leave("expired", NORMAL, "session expired")
+            self.error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
+            self.leave("expired", NORMAL, "session expired")
         else:
             self._idle()
 
     def _on_unfinished(self) -> None:
-        self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
+        self.close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
 
     def _idle(self) -> None:
-        self._error("idle_timeout", f"neither audio nor a command for {self._policy.idle_s:g} s")
-        self._leave("idle_timeout", NORMAL, "idle")
+        self.error("idle_timeout", f"neither audio nor a command for {self._policy.idle_s:g} s")
+        self.leave("idle_timeout", NORMAL, "idle")
 
     def hang_up(self) -> None:
         """The worker ends the call: the open utterance still gets its final."""
@@ -278,10 +289,10 @@ class StreamSession(Session[StreamCounters]):
             self._finish_audio()
             self._wind_up()
 
-    def _leave(self, reason: str, code: int, why: str) -> None:
+    def leave(self, reason: str, code: int, why: str) -> None:
         """End the call, if there is one; the close follows the last final."""
         if self.call is None:
-            self._close(code, why)
+            self.close(code, why)
             return
         self._code, self._reason = code, why
         self._wind_up()
@@ -296,16 +307,16 @@ class StreamSession(Session[StreamCounters]):
         assert self.call is not None
         self.call.end(reason)
 
-    def _error(self, code: str, message: str) -> None:
+    def error(self, code: str, message: str) -> None:
         self._wrong += 1
         self._send_error(code, message)
         if self._wrong > MAX_ERRORS:
-            self._leave("too_many_errors", POLICY, "too many errors in a row")
+            self.leave("too_many_errors", POLICY, "too many errors in a row")
 
     def _send_error(self, code: str, message: str) -> None:
         self.counters.error(code)
         self._on_problem(f"stream: {code}", message)
-        self.outbox.send(messages.Error(code, message[:500]).text())
+        self.outbox.send(self.error_message(code, message[:500]))
 
     def _check_outbox(self) -> None:
         """Cut off a peer that does not read; events and store still have everything."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from mediaworker.events import schema as events
 from mediaworker.ingress.outbox import Outbox
-from mediaworker.ingress.websocket import messages
 
 Transcript = events.TranscriptPartial | events.TranscriptFinal
 
@@ -34,7 +33,7 @@ class Texts:
     def __init__(
         self,
         outbox: Outbox,
-        message: Callable[[Transcript, bool], messages.StreamMessage],
+        message: Callable[[Transcript, bool], str | bytes],
         empty: Callable[[str], events.TranscriptFinal],
         on_failed: Callable[[str], None],
     ) -> None:
@@ -87,7 +86,7 @@ class Texts:
                 self._open[body.utterance_id] = body.leg
             case events.TranscriptPartial():
                 if not self._hiding and body.utterance_id not in self._hidden:
-                    self._outbox.send_partial(body.utterance_id, self._message(body, False).text())
+                    self._outbox.send_partial(body.utterance_id, self._message(body, False))
             case events.TranscriptFinal():
                 if self._held is None:
                     self._final(body)
@@ -109,7 +108,7 @@ class Texts:
 
     def _send(self, body: events.TranscriptFinal, *, flushed: bool) -> None:
         self.answered = True
-        self._outbox.send(self._message(body, flushed).text())
+        self._outbox.send(self._message(body, flushed))
 
     def _await_finals(self, leg: str) -> None:
         awaited = {each for each, of in self._open.items() if of == leg and each not in self._hidden}

@@ -10,19 +10,19 @@ from mediaworker.ingress.outbox import NORMAL
 from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.session import StreamSession
+from mediaworker.ingress.websocket.texts import Transcript
 
 
 class TranscribeSession(StreamSession):
+    path = "/ws/transcribe"
     reader = messages.TRANSCRIBE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.outbox.send(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
 
-    def _message(
-        self, body: events.TranscriptPartial | events.TranscriptFinal, flushed: bool
-    ) -> messages.StreamMessage:
-        return messages.Text(
+    def transcript_message(self, body: Transcript, flushed: bool) -> str:
+        text = messages.Text(
             text_=body.text,
             is_final=isinstance(body, events.TranscriptFinal),
             utterance_id=body.utterance_id,
@@ -33,28 +33,29 @@ class TranscribeSession(StreamSession):
             leg=body.leg,
             flushed=flushed,
         )
+        return text.text()
 
     def _first_audio(self, data: bytes) -> None:
-        self._start(self._settings, AudioForm("pcm_s16le", WIDE_HZ))
+        self.open(AudioForm("pcm_s16le", WIDE_HZ))
         if self.state is SessionState.STREAMING:
-            self._receive_audio(data)
+            self.receive_audio(data)
 
     def _nothing_to_flush(self, message: object = None) -> None:
         self._texts.answer_empty(self._legs[0])
 
     def _done(self, message: object = None) -> None:
-        self._close(NORMAL, "")
+        self.close(NORMAL, "")
 
     table = {
         (SessionState.WAITING, bytes): _first_audio,
-        (SessionState.WAITING, messages.TranscribeConfig): StreamSession._configure,
+        (SessionState.WAITING, messages.TranscribeConfig): StreamSession.configure,
         (SessionState.WAITING, messages.TranscribeFlush): _nothing_to_flush,
-        (SessionState.WAITING, messages.TranscribeReset): StreamSession._ignore,
+        (SessionState.WAITING, messages.TranscribeReset): StreamSession.ignore,
         (SessionState.WAITING, messages.TranscribeFinalize): _done,
-        (SessionState.STREAMING, bytes): StreamSession._receive_audio,
-        (SessionState.STREAMING, messages.TranscribeConfig): StreamSession._configure,
-        (SessionState.STREAMING, messages.TranscribeFlush): StreamSession._flush,
-        (SessionState.STREAMING, messages.TranscribeReset): StreamSession._reset,
-        (SessionState.STREAMING, messages.TranscribeFinalize): StreamSession._finalize,
+        (SessionState.STREAMING, bytes): StreamSession.receive_audio,
+        (SessionState.STREAMING, messages.TranscribeConfig): StreamSession.configure,
+        (SessionState.STREAMING, messages.TranscribeFlush): StreamSession.flush,
+        (SessionState.STREAMING, messages.TranscribeReset): StreamSession.reset,
+        (SessionState.STREAMING, messages.TranscribeFinalize): StreamSession.finalize,
     }
     """In the other states messages are ignored."""

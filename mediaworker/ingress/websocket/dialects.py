@@ -1,0 +1,41 @@
+"""The dialects in which a client sends audio and reads its words: the built-in ones, and those of installed packages.
+
+A package offers its own, a subclass of `StreamSession`, under the entry point group `mediaworker.dialects`;
+CONTRIBUTING.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from config import ConfigError
+from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.session import StreamSession
+from mediaworker.ingress.websocket.transcribe import TranscribeSession
+
+GROUP = "mediaworker.dialects"
+BUILT_IN: tuple[type[StreamSession], ...] = (AsrSession, TranscribeSession)
+
+
+def dialects() -> dict[str, type[StreamSession]]:
+    """All that are installed here, by path. Raises ConfigError for one that cannot be used."""
+    found = {each.path: each for each in BUILT_IN}
+    for point in entry_points(group=GROUP):
+        dialect = _load(point)
+        if dialect.path in found:
+            raise ConfigError(GROUP, point.value, f"the path {dialect.path} is taken")
+        found[dialect.path] = dialect
+    return found
+
+
+def _load(point: EntryPoint) -> type[StreamSession]:
+    try:
+        dialect = point.load()
+    except Exception as error:  # somebody else's module: what it raises is not known
+        why = f"the dialect cannot be imported ({type(error).__name__}: {error})"
+        raise ConfigError(GROUP, point.value, why) from error
+    if not (isinstance(dialect, type) and issubclass(dialect, StreamSession)):
+        raise ConfigError(GROUP, point.value, "the dialect is no subclass of StreamSession")
+    if not getattr(dialect, "path", "").startswith("/"):
+        raise ConfigError(GROUP, point.value, "the dialect has no path that begins with a slash")
+    return dialect
