@@ -131,6 +131,7 @@ class Worker:
         admission = _Admission(refusal=self.calls.refusal, failures=self.auth_failures)
         self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, **admission)
         self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, **admission)
+        endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
         self.streams = ws_http.StreamIngress(
             settings,
             self.calls.open,
@@ -138,9 +139,9 @@ class Worker:
             languages=lambda: self.recognizer.languages,
             settled=self.hub.flush,
             sessions=lambda: self.page_sessions.keys,
+            taken=endpoints,
             **admission,
         )
-        endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
         endpoints |= self.streams.endpoints()
         media, heartbeat_s = replace(settings.media, host=media_host(settings)), settings.events.heartbeat_s
         self.listener = MediaListener(media, endpoints, self._throttle, heartbeat_s=heartbeat_s)

@@ -6,6 +6,7 @@ CONTRIBUTING.md shows a whole one.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 
 from config import ConfigError
@@ -17,12 +18,12 @@ GROUP = "mediaworker.dialects"
 BUILT_IN: tuple[type[StreamSession], ...] = (AsrSession, TranscribeSession)
 
 
-def dialects() -> dict[str, type[StreamSession]]:
-    """All that are installed here, by path. Raises ConfigError for one that cannot be used."""
+def dialects(taken: Collection[str] = ()) -> dict[str, type[StreamSession]]:
+    """All that are installed here, by path. Raises ConfigError for one that cannot be used or whose path is taken."""
     found = {each.path: each for each in BUILT_IN}
     for point in entry_points(group=GROUP):
         dialect = _load(point)
-        if dialect.path in found:
+        if dialect.path in found or dialect.path in taken:
             raise ConfigError(GROUP, point.value, f"the path {dialect.path} is taken")
         found[dialect.path] = dialect
     return found

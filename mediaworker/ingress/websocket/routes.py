@@ -34,7 +34,7 @@ class StreamIngress:
     installed package that cannot be used.
 
     `settled` returns once all published events are stored (`EventHub.flush`), `sessions` returns the keys of pages that
-    were opened without an API key.
+    were opened without an API key, and `taken` are the paths of other ingresses.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class StreamIngress:
         unix_time: Callable[[], float] = time.time,
         sessions: Callable[[], Collection[str]] = tuple,
         failures: AuthFailures | None = None,
+        taken: Collection[str] = (),
     ) -> None:
         self.counters = StreamCounters()
-        self._dialects = dialects()
+        self._dialects = dialects(taken)
         self._sessions = sessions
         self._open: Counter[str] = Counter()
         """Sessions by key."""
@@ -72,10 +73,8 @@ class StreamIngress:
 
     def endpoints(self) -> dict[str, MediaEndpoint]:
         """By path."""
-        return {
-            path: StreamEndpoint((*dialect.subprotocols, SUBPROTOCOL), self.admit)
-            for path, dialect in self._dialects.items()
-        }
+        spoken = {path: (*dialect.subprotocols, SUBPROTOCOL) for path, dialect in self._dialects.items()}
+        return {path: StreamEndpoint(subprotocols, self.admit) for path, subprotocols in spoken.items()}
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403, 429 or 503."""
