@@ -300,7 +300,7 @@ class Session(Generic[C]):
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
     def _set_deadline(self, after_s: float | None) -> None:
-        """For the states but STREAMING."""
+        """Set the deadline of a state other than STREAMING."""
         self._until_s = None if after_s is None else self._now + after_s
 
     def _on_unread(self) -> None:

@@ -174,7 +174,7 @@ class TcpListener:
     """
 
     name: ClassVar[str]
-    """Of the dialect, in the log."""
+    """The dialect's name in the log."""
 
     def __init__(
         self,

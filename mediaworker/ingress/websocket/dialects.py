@@ -19,7 +19,7 @@ BUILT_IN: tuple[type[StreamSession], ...] = (AsrSession, TranscribeSession)
 
 
 def dialects(taken: Collection[str] = ()) -> dict[str, type[StreamSession]]:
-    """All that are installed here, by path. Raises ConfigError for one that cannot be used or whose path is taken."""
+    """The installed dialects, by path. Raises ConfigError for one that cannot be used, or whose path is taken."""
     found = {each.path: each for each in BUILT_IN}
     for point in entry_points(group=GROUP):
         dialect = _load(point)

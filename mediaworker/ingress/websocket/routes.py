@@ -72,7 +72,7 @@ class StreamIngress:
         self._settings = settings
 
     def endpoints(self) -> dict[str, MediaEndpoint]:
-        """By path."""
+        """The endpoints of all dialects, by path."""
         spoken = {path: (*dialect.subprotocols, SUBPROTOCOL) for path, dialect in self._dialects.items()}
         return {path: StreamEndpoint(subprotocols, self.admit) for path, subprotocols in spoken.items()}
 

@@ -44,7 +44,7 @@ class StreamSession(Session[StreamCounters]):
     subprotocols: ClassVar[tuple[str, ...]] = ()
     """Those that the dialect speaks, beside the pair that carries a browser's key."""
     source: ClassVar[str] = "websocket"
-    """Of `call.started`."""
+    """The `source` in `call.started`."""
     reader: ClassVar[messages.CommandReader]
     """Reads the commands; a dialect with other messages has a `read` of its own instead."""
     new_counters = StreamCounters
