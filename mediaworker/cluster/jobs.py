@@ -324,7 +324,7 @@ class ClusterJobStore(JobStore):
             if before is None or before.state != job.state or job.over:
                 stored = await self.read(lambda database: database.job(job.id))
                 if stored != job:
-                    await self.read(lambda database: database.put(job))
+                    await self.write(lambda database: database.put(job))
         finally:
             # Together: what runs here never sees the record of another worker and goes on.
             if job.over:

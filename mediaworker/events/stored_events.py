@@ -22,9 +22,10 @@ from mediaworker.events.ended_calls import EndedCalls
 from mediaworker.events.event_log import EXPIRED_CURSOR, EventLog
 from mediaworker.events.frame import decode, encode, timestamp
 from mediaworker.events.schema import TYPES, CallRecord, EngineInfo, Event, EventBody, EventError, Hello, Lagged
-from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
+from mediaworker.events.store import EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
 from mediaworker.events.tables import Head
+from mediaworker.storage.sqlite import UnusableDatabase
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -63,8 +64,8 @@ class StoredEvents:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def _look_after(self) -> None:
-        """Of the store, until `stop`."""
-        self._watch_task = lasting(self._watch, "events-watch")
+        """Keep the store's file synced, and have it written anew when it is lost, until `stop`."""
+        self._watch_task = lasting(lambda: self._store.look_after(CHECK_S, self._look, self._renew), "events-watch")
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
@@ -76,7 +77,7 @@ class StoredEvents:
                 await self._store.check()
             except StoreUnusable as error:
                 with contextlib.suppress(StoreError):
-                    await self._renew(error)
+                    await self._renew(error.error)
                 await self.event_log.stop()
             except StoreError:
                 pass
@@ -84,33 +85,17 @@ class StoredEvents:
             subscription.end(GOING_AWAY, "the worker stops")
         await self._store.stop()
 
-    async def _watch(self) -> None:
-        """Keep the store's file synced, and have it written anew when it is damaged, deleted or replaced."""
-        lost: StoreUnusable | None = None
-        while True:
-            await asyncio.sleep(CHECK_S)
-            try:
-                if lost is None:
-                    await self._store.check()
-                    await self._store.sync()
-                    continue
-                await self._renew(lost)
-                lost = None
-            except StoreUnusable as error:
-                log.error("the event store has to be written anew", reason=str(error))
-                self.event_log.fail(str(error))
-                lost = error
-                with contextlib.suppress(StoreError):
-                    await self._renew(lost)
-                    lost = None
-            except StoreError as error:
-                log.debug("the event store cannot be looked after", reason=str(error))
+    async def _look(self) -> None:
+        """Raises StoreError."""
+        await self._store.check()
+        await self._store.sync()
 
-    async def _renew(self, lost: StoreUnusable) -> None:
+    async def _renew(self, lost: UnusableDatabase) -> None:
         """Raises StoreError."""
         assert self._head is not None
+        self.event_log.fail(str(lost))
         records = tuple(self._visible.values())
-        if await self._store.renew(lost.error, self._head.store_id, records, self.event_log.committed):
+        if await self._store.renew(lost, self._head.store_id, records, self.event_log.committed):
             # Who has seen everything up to here goes on; who has not would find a gap. A commit that was under way may
             # have been the last one to the old file.
             self.event_log.raise_floor(self.event_log.committed)
@@ -133,7 +118,7 @@ class StoredEvents:
     @property
     def file(self) -> Path:
         """Where the events are."""
-        return self._store.directory / FILE
+        return self._store.file
 
     @property
     def appended(self) -> int:
@@ -143,12 +128,7 @@ class StoredEvents:
     @property
     def warnings(self) -> list[str]:
         """What is to be known about the store while events are being stored all the same."""
-        store = self._store
-        found = [f"event store: {store.warning}"] if store.warning is not None else []
-        if store.set_aside:
-            names = ", ".join(store.set_aside)
-            found.append(f"damaged files of the event store were set aside in data_dir: {names}")
-        return found
+        return self._store.warnings
 
     @property
     def store(self) -> EventStore:

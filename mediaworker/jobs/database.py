@@ -14,7 +14,6 @@ import msgspec
 
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job, is_job_id
-from mediaworker.storage.durable import make_directory
 from mediaworker.storage.sqlite import SqliteFile
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
@@ -55,13 +54,12 @@ _encoder = msgspec.json.Encoder()
 
 
 class JobDatabase(SqliteFile):
-    """See `SqliteFile`; OSError, too, may be raised by the making of it. A commit survives a power cut.
+    """See `SqliteFile`. A commit survives a power cut.
 
     `on_damage` is called on the connection's thread for each record that cannot be read.
     """
 
     def __init__(self, path: Path, *, on_damage: Callable[[str], None] = lambda what: None) -> None:
-        make_directory(path.parent)
         self._on_damage = on_damage
         super().__init__(path, MIGRATIONS, sync=True, records=("jobs", "id"))
 

@@ -7,7 +7,6 @@ What is promised here: a job that was answered 201 ends, whatever is killed mean
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +26,8 @@ from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import Elsewhere, JobStore
-from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
+from mediaworker.storage.database_thread import StoreError, say
+from mediaworker.storage.sqlite import UnusableDatabase
 from mediaworker.storage.sure_clock import SureClock
 
 CHECK_S = 1.0
@@ -98,7 +98,7 @@ class JobService:
             log.error("there are no jobs: their store cannot be opened", reason=str(error))
         self.webhooks.start()
         self._sweeper = lasting(self._sweep, "jobs-sweeper")
-        self._watcher = lasting(self._watch, "jobs-watch")
+        self._watcher = lasting(lambda: self.store.look_after(CHECK_S, self._look, self._renew), "jobs-watch")
         self._advance()
 
     async def pause(self) -> None:
@@ -132,12 +132,7 @@ class JobService:
     @property
     def warnings(self) -> list[str]:
         """What is to be known about the store, though calls are taken."""
-        store = self.store
-        found = [f"jobs cannot be stored: {store.trouble}"] if store.trouble is not None else []
-        found += [f"job store: {store.warning}"] if store.warning is not None else []
-        if store.set_aside:
-            found.append(f"damaged files of the job store were set aside in data_dir: {', '.join(store.set_aside)}")
-        return found
+        return self.store.warnings
 
     def check_room(self, owner: str) -> None:
         """Raises TooMany."""
@@ -293,32 +288,18 @@ class JobService:
                 log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)
 
-    async def _watch(self) -> None:
-        """A store that could not be opened is opened once it can be; one that is lost is written anew."""
-        lost: StoreUnusable | None = None
-        while True:
-            await asyncio.sleep(CHECK_S)
-            try:
-                if not self.store.is_open:
-                    await self.store.start()
-                    self._advance()
-                elif lost is None:
-                    await self.store.check()
-                    await self.store.write_ended()
-                else:
-                    await self._renew(lost)
-                    lost = None
-            except StoreUnusable as error:
-                log.error("the job store has to be written anew", reason=str(error))
-                self.store.trouble, lost = str(error), error
-                with contextlib.suppress(StoreError):
-                    await self._renew(lost)
-                    lost = None
-            except StoreError as error:
-                log.debug("the job store cannot be used yet", reason=str(error))
+    async def _look(self) -> None:
+        """A store that could not be opened is opened once it can be, and so for what it could not write. Raises
+        StoreError."""
+        if self.store.is_open:
+            await self.store.check()
+            await self.store.write_ended()
+        else:
+            await self.store.start()
+            self._advance()
 
-    async def _renew(self, lost: StoreUnusable) -> None:
-        anew = await self.store.renew(lost.error)
+    async def _renew(self, lost: UnusableDatabase) -> None:
+        anew = await self.store.renew(lost)
         # What these have recognised is gone: they must not go on with the rest alone.
         await end_tasks(*(self._running[job_id][0] for job_id in anew if job_id in self._running))
         self.store.begin_anew(anew)

@@ -1,19 +1,16 @@
 """The store of jobs: the open ones in memory as they are on disk, the ended ones on disk.
 
-Its file is written anew when it is damaged, deleted or replaced, with the open jobs; while it cannot be opened at all,
-there are no jobs, and calls are taken all the same.
+A new file takes over the open jobs of one that is lost. While none can be opened at all, there are no jobs, and calls
+are taken all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -23,23 +20,13 @@ from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import Sources
-from mediaworker.storage.database_thread import DatabaseThread, StoreError, say
-from mediaworker.storage.sqlite import (
-    REASONS,
-    Reason,
-    UnusableDatabase,
-    erase_set_aside,
-    files_set_aside,
-    make_way,
-    open_file,
-    save_log,
-)
+from mediaworker.storage.database_thread import StoreError, say
+from mediaworker.storage.renewable import RenewableStore
+from mediaworker.storage.sqlite import UnusableDatabase, erase_set_aside
 
-T = TypeVar("T")
 FILE = "jobs.sqlite3"
 UNKNOWN_S = 86400.0
 """So long an upload is kept that no job knows of: somebody may bring the store back from a copy."""
-LOG_EVERY_S = 60.0
 log = structlog.get_logger()
 
 
@@ -47,46 +34,34 @@ class Elsewhere(Exception):
     """The job is another worker's by now, or was ended or erased there."""
 
 
-class JobStore:
+class JobStore(RenewableStore[JobDatabase]):
     """See the module. `clock`: Unix time."""
+
+    KIND = "job store"
+    THREAD = "jobs"
+    LOST = "results from before are not in the new one"
+    BEGUN = "a new one was begun, with the jobs that have not ended"
 
     on_change: Callable[[str], None] = staticmethod(lambda job_id: None)
     """Called when another worker has changed or erased a job."""
 
     def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:
+        super().__init__(folder / FILE, lambda: timestamp(clock()))
         self.sources, self.clock = sources, clock
         self.open: dict[str, Job] = {}
         """Not ended, or ended and somebody waits to be told. Ahead of the disk while that is full."""
         self.ended: dict[State, int] = {"completed": 0, "failed": 0, "cancelled": 0}
         self.trouble: str | None = None
         """Why jobs cannot be written down, since the last time they could."""
-        self.renewed: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        """How often a new file has taken the place of one that was not usable, by what was wrong with that."""
-        self.damaged_records = 0
-        self.set_aside: tuple[str, ...] = ()
-        """Names of damaged files that lie beside the store, as of the latest look."""
-        self.warning: str | None = None
-        """What is to be known about the latest renewal, None when there was none."""
-        self._folder = folder
-        self._database: DatabaseThread[JobDatabase] | None = None
         self._carried: dict[str, list[tuple[str, int, str]]] = {}
         """Segments out of a file that is closed already, while no new one could be opened."""
-        self._logged_s = -LOG_EVERY_S
         self._unwritten: set[str] = set()
         """Jobs that have failed, which could not be written down."""
-
-    @property
-    def _path(self) -> Path:
-        return Path(os.path.realpath(self._folder / FILE))
-
-    @property
-    def is_open(self) -> bool:
-        return self._database is not None
 
     async def start(self) -> None:
         """Open jobs are at their places in the queue again. Raises StoreError; it may be tried again."""
         try:
-            self._database = await DatabaseThread.open("jobs", self._open)
+            await self._open()
             await self._begin()
         except (OSError, sqlite3.Error, StoreError) as error:
             await self.close()
@@ -94,19 +69,20 @@ class JobStore:
             raise StoreError(self.trouble) from error
         self.trouble = None
 
-    def _open(self) -> JobDatabase:
-        database, damage = open_file(self._path, self._made, JobDatabase.probe)
-        if damage is not None:
-            self._note_renewal("damaged", f"{damage}: results from before are not in the new one")
-        self._note_set_aside()
-        return database
-
-    def _made(self, path: Path) -> JobDatabase:
+    def _make(self, path: Path) -> JobDatabase:
         return JobDatabase(path, on_damage=self._on_damage)
+
+    def _probe(self, database: JobDatabase) -> None:
+        database.probe()
+
+    @property
+    def warnings(self) -> list[str]:
+        trouble = [f"jobs cannot be stored: {self.trouble}"] if self.trouble is not None else []
+        return trouble + super().warnings
 
     async def _begin(self) -> None:
         """Raises StoreError, OSError."""
-        for job in await self.read(JobDatabase.active):
+        for job in await self.write(JobDatabase.active):
             self.open[job.id] = job
             if job.state == "running":
                 await self.remember(replace(job, state="queued"))
@@ -140,59 +116,37 @@ class JobStore:
 
     async def sweep_set_aside(self, keep_s: float) -> None:
         """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""
-        if names := await asyncio.to_thread(erase_set_aside, self._path, self.clock() - keep_s):
+        if names := await asyncio.to_thread(erase_set_aside, self.file, self.clock() - keep_s):
             log.info("damaged job stores erased", names=names)
 
     async def close(self) -> None:
-        if self._database is not None:
-            with contextlib.suppress(sqlite3.Error):
-                await self._database.close()
-            self._database = None
+        await self._close()
 
     # -- the file under it --------------------------------------------------------------------------------------------
-
-    async def check(self) -> None:
-        """Raises StoreUnusable when the file has to be written anew."""
-        await self.read(lambda database: self._note_set_aside())
 
     async def renew(self, error: UnusableDatabase) -> set[str]:
         """Go on in a new file, with the open jobs. Those whose segments are lost, which begin anew. Raises StoreError;
         it may be tried again."""
-        if self._database is None:
-            raise StoreError(self.trouble or "the job store is closed")
-        jobs, lost = dict(self.open), set[str]()
+        jobs, lost, self.trouble = dict(self.open), set[str](), str(error)
 
-        def renewed(old: JobDatabase | None) -> JobDatabase:
-            return self._made(self._path) if save_log(error, old) else self._anew(old, jobs, lost)
+        def carry(old: JobDatabase) -> None:
+            self._carried = old.carry(jobs)
+
+        def restore(new: JobDatabase) -> None:
+            lost.update(job_id for job_id, job in jobs.items() if job_id not in self._carried and job.active)
+            kept = [_from_the_beginning(job) if job.id in lost else job for job in jobs.values()]
+            new.restore(kept, (row for rows in self._carried.values() for row in rows))
 
         try:
-            await self._database.reopen(renewed)
-        except (OSError, sqlite3.Error) as failed:
-            self.trouble = f"{FILE}: {say(failed)}"
-            raise StoreError(self.trouble) from failed
-        what = "nothing is missing" if error.log_only else "a new one was begun, with the jobs that have not ended"
-        self._note_renewal(error.reason, f"{error}; {what}")
+            await self._renew(error, carry, restore)
+        except StoreError as failed:
+            self.trouble = str(failed)
+            raise
         self.trouble, self._carried = None, {}
         for job in tuple(self.open.values()):
             if job is not jobs.get(job.id):  # put meanwhile, perhaps into the old file
                 await self.put(_from_the_beginning(job) if job.id in lost else job)
         return lost
-
-    def _anew(self, old: JobDatabase | None, jobs: dict[str, Job], lost: set[str]) -> JobDatabase:
-        if old is not None:
-            self._carried = old.carry(jobs)
-        carried = self._carried
-        lost |= {job_id for job_id, job in jobs.items() if job_id not in carried and job.active}
-        make_way(self._path, old)
-        database = self._made(self._path)
-        kept = [_from_the_beginning(job) if job.id in lost else job for job in jobs.values()]
-        try:
-            database.restore(kept, (row for rows in carried.values() for row in rows))
-        except BaseException:
-            database.close()
-            raise
-        self._note_set_aside()
-        return database
 
     def begin_anew(self, job_ids: Collection[str]) -> None:
         """As `renew` has written them down."""
@@ -200,28 +154,10 @@ class JobStore:
             if (job := self.open.get(job_id)) is not None and job.active:
                 self.open[job_id] = _from_the_beginning(job)
 
-    def _note_set_aside(self) -> None:
-        with contextlib.suppress(OSError):
-            self.set_aside = tuple(path.name for path in files_set_aside(self._path))
-
-    def _note_renewal(self, reason: Reason, text: str) -> None:
-        self.renewed[reason] += 1
-        self.warning = f"{timestamp(self.clock())}: {text}"
-        log.error("the job store was written anew", reason=text)
-
-    def _on_damage(self, what: str) -> None:
-        self.damaged_records += 1
-        if time.monotonic() - self._logged_s >= LOG_EVERY_S:
-            self._logged_s = time.monotonic()
-            log.error("the job store is damaged", what=what, damaged_so_far=self.damaged_records)
-
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    async def read(self, query: Callable[[JobDatabase], T]) -> T:
-        """Raises StoreError."""
-        if self._database is None:
-            raise StoreError(self.trouble or "the job store is closed")
-        return await self._database.run(query)
+    def _why_closed(self) -> str:
+        return self.trouble or super()._why_closed()
 
     async def find(self, job_id: str) -> Job | None:
         """As it was last put. Raises StoreError."""
@@ -235,7 +171,7 @@ class JobStore:
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         """As `JobDatabase.put`. Raises StoreError."""
-        await self.read(lambda database: database.put(job, segment, anew=anew))
+        await self.write(lambda database: database.put(job, segment, anew=anew))
         self.trouble = None
         self.open[job.id] = job
 
@@ -271,7 +207,7 @@ class JobStore:
         """An ended one, with its result and its upload. Raises StoreError, OSError."""
         # What is left of an upload without a row would be a job again.
         await asyncio.to_thread(self.sources.drop, job_id)
-        await self.read(lambda database: database.erase(job_id))
+        await self.write(lambda database: database.erase(job_id))
 
     async def end(self, job: Job, state: State) -> Job:
         """The upload goes; a webhook keeps the job open. Raises StoreError."""

@@ -179,6 +179,19 @@ async def test_calls_go_by_the_age_of_their_end(tmp_path: Path) -> None:
         assert kinds(await take(beginning, 2)) == ["hello", "call.started"]
 
 
+async def test_damaged_files_are_erased_where_a_linked_store_lies(tmp_path: Path) -> None:
+    clock, disk, data = Clock(), tmp_path / "disk", tmp_path / "data"
+    for folder in (disk, data):
+        folder.mkdir()
+    (data / FILE).symlink_to(disk / "calls.sqlite3")
+    (disk / "calls.sqlite3").write_bytes(b"this is no database" * 40)
+    async with running_hub(data, clock=clock) as hub:
+        (name,) = hub.store.set_aside
+        os.utime(disk / name, (clock.now - 60 * DAY_S, clock.now - 60 * DAY_S))
+        await retention(hub, clock, max_age_days=30).sweep()
+        assert not (disk / name).exists()
+
+
 async def test_a_clock_that_is_ahead_for_a_minute_erases_nothing(tmp_path: Path) -> None:
     clock = Clock()
     async with running_hub(tmp_path, clock=clock) as hub:

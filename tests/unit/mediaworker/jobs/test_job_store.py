@@ -195,3 +195,42 @@ async def test_a_failure_that_cannot_be_written_down_is_one_all_the_same(
 
 def _read_only(*arguments: object, **named: object) -> None:
     raise sqlite3.OperationalError("disk I/O error")
+
+
+def pages_lost(folder: Path) -> None:
+    """Overwritten in place, as a disk does: the next statement that needs a page of them meets it."""
+    with (folder / FILE).open("r+b") as file:
+        file.write(b"\x5a" * (folder / FILE).stat().st_size)
+
+
+async def test_a_file_that_a_change_finds_damaged_is_written_anew(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await taken_in(store, a_job("open"))
+        await store.put(a_job("open"))
+        await store.write(lambda database: database.checkpoint_all())
+        await store.write(lambda database: database.execute("PRAGMA cache_size = 0").fetchall())
+        pages_lost(tmp_path)
+        with pytest.raises(StoreUnusable, match="malformed|not a database"):
+            await store.put(store.open["open"], segment(0))
+        with pytest.raises(StoreUnusable) as lost:
+            await store.check()
+        assert await store.renew(lost.value.error) == {"open"}
+        await store.check()
+        store.begin_anew({"open"})
+        await store.put(store.open["open"], segment(0))
+        assert store.renewed["damaged"] == 1
+    async with opened(tmp_path) as store:
+        assert [found.index for found in await store.segments("open")] == [0]
+
+
+async def test_a_file_that_a_question_finds_damaged_is_kept(tmp_path: Path) -> None:
+    """What is damaged in the past keeps nobody from writing down what happens now."""
+    async with opened(tmp_path) as store:
+        await store.put(a_job("open"))
+        await store.write(lambda database: database.checkpoint_all())
+        await store.write(lambda database: database.execute("PRAGMA cache_size = 0").fetchall())
+        pages_lost(tmp_path)
+        with pytest.raises(StoreUnusable, match="malformed|not a database"):
+            await store.find("ended")
+        await store.check()
+        assert store.damaged_records == 1 and not any(store.renewed.values())

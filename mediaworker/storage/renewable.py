@@ -1,0 +1,250 @@
+"""A store that heals: one SQLite file with a thread of its own, and the new file that takes its place.
+
+A file that is found damaged at the start is set aside. One that is damaged, deleted or replaced while it is in use is
+found out by the next job on its thread, or by `look_after`, which has a new one begun with what the old one still gives
+and what the store's owner knows. A question that meets damage costs its answer and no more: what is damaged in the past
+keeps nobody from writing down what happens now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
+
+import structlog
+
+from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
+from mediaworker.storage.durable import make_directory, sync_directory
+from mediaworker.storage.sqlite import (
+    REASONS,
+    Reason,
+    SqliteFile,
+    UnusableDatabase,
+    files_set_aside,
+    make_way,
+    open_file,
+    save_log,
+)
+
+T = TypeVar("T")
+D = TypeVar("D", bound=SqliteFile)
+LOG_EVERY_S = 60.0
+log = structlog.get_logger()
+
+
+class RenewableStore(Generic[D]):
+    """See the module.
+
+    Args:
+        file: where it is a link, the file that it points to is opened, set aside and replaced.
+        now: the time as a warning shows it.
+    """
+
+    KIND: ClassVar[str]
+    """The store's name in warnings and in the log."""
+    THREAD: ClassVar[str]
+    LOST: ClassVar[str]
+    """What is not in a new file that takes the place of one that was damaged at the start."""
+    BEGUN: ClassVar[str]
+    """What was done with one that was lost in use."""
+
+    def __init__(self, file: Path, now: Callable[[], str]) -> None:
+        self.renewed: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+        """How often a new file has taken the place of one that was not usable, by what was wrong with that."""
+        self.damaged_records = 0
+        """Met when something was read, since the start: one that is read twice counts twice."""
+        self.set_aside: tuple[str, ...] = ()
+        """Names of damaged files that lie beside the store, as of the latest look."""
+        self.warning: str | None = None
+        """What is to be known about the latest renewal, None when there was none."""
+        self._link, self._now = file, now
+        self._thread: DatabaseThread[D] | None = None
+        self._unusable: StoreUnusable | None = None
+        """What a change met since the latest renewal."""
+        self._logged_s = -LOG_EVERY_S
+
+    @property
+    def file(self) -> Path:
+        return Path(os.path.realpath(self._link))
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be known about the store while it can be written all the same."""
+        found = [f"{self.KIND}: {self.warning}"] if self.warning is not None else []
+        if self.set_aside:
+            names = ", ".join(self.set_aside)
+            found.append(f"damaged files of the {self.KIND} were set aside in data_dir: {names}")
+        return found
+
+    # -- what each store has of its own -------------------------------------------------------------------------------
+
+    def _make(self, path: Path) -> D:
+        """Open a file, or begin one. Raises sqlite3.Error, OSError."""
+        raise NotImplementedError
+
+    def _probe(self, database: D) -> None:
+        """Read what a start needs. Raises sqlite3.Error where the file cannot be used."""
+        raise NotImplementedError
+
+    def _prepare(self) -> None:
+        """Before a file is opened, on its thread. Raises OSError."""
+        make_directory(self.file.parent)
+
+    async def _on_opened(self) -> None:
+        """The file is open, for the first time or anew. Raises sqlite3.Error, OSError."""
+
+    # -- jobs on its thread -------------------------------------------------------------------------------------------
+
+    async def write(self, job: Callable[[D], T]) -> T:
+        """Run `job` behind what was asked before. Raises StoreError."""
+        return await self._run(job)
+
+    async def read(self, query: Callable[[D], T]) -> T:
+        """Run `query`; it sees what was committed before. Raises StoreError."""
+        return await self._ask(self._thread, query)
+
+    async def check(self) -> None:
+        """Raises StoreUnusable when the file has to be written anew."""
+        await self._run(lambda database: self._note_set_aside())
+
+    async def _run(self, job: Callable[[D], T]) -> T:
+        if self._unusable is not None:
+            raise self._unusable  # what was still written to a file that is given up would be lost with it
+        try:
+            return await self._opened(self._thread).run(job)
+        except StoreUnusable as error:
+            self._unusable = error
+            raise
+
+    async def _ask(self, thread: DatabaseThread[D] | None, query: Callable[[D], T]) -> T:
+        try:
+            return await self._opened(thread).run(query)
+        except StoreUnusable as error:
+            if error.error.reason == "damaged":
+                self._on_damage(str(error))
+            raise
+
+    def _opened(self, thread: DatabaseThread[D] | None) -> DatabaseThread[D]:
+        if thread is None:
+            raise StoreError(self._why_closed())
+        return thread
+
+    def _why_closed(self) -> str:
+        return f"the {self.KIND} is closed"
+
+    # -- the file under it --------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Raises sqlite3.Error, OSError."""
+        self._thread = await DatabaseThread.open(self.THREAD, self._open_file)
+        await self._on_opened()
+
+    def _open_file(self) -> D:
+        self._prepare()
+        database, damage = open_file(self.file, self._make, self._probe)
+        if damage is not None:
+            self._note_renewal("damaged", f"{damage}: {self.LOST}")
+        self._note_set_aside()
+        sync_directory(self.file.parent)
+        return database
+
+    async def _close(self) -> None:
+        if self._thread is not None:
+            with contextlib.suppress(sqlite3.Error):
+                await self._thread.close()
+        self._thread = self._unusable = None
+
+    async def look_after(
+        self,
+        every_s: float,
+        look: Callable[[], Awaitable[object]],
+        renew: Callable[[UnusableDatabase], Awaitable[object]],
+    ) -> None:
+        """Until it is cancelled: look at the store, and have its file written anew once that is unusable.
+
+        Args:
+            look: raises StoreUnusable when it is, and StoreError when the store cannot be looked at just now.
+            renew: raises StoreError; it is then tried again.
+        """
+        anew, later = f"the {self.KIND} has to be written anew", f"the {self.KIND} cannot be looked after"
+        lost: UnusableDatabase | None = None
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                if lost is None:
+                    await look()
+                else:
+                    await renew(lost)
+                    lost = None
+            except StoreUnusable as error:
+                log.error(anew, reason=str(error))
+                lost = error.error
+                with contextlib.suppress(StoreError):
+                    await renew(lost)
+                    lost = None
+            except StoreError as error:
+                log.debug(later, reason=str(error))
+
+    async def _renew(self, error: UnusableDatabase, carry: Callable[[D], None], restore: Callable[[D], None]) -> bool:
+        """Go on in a new file; whether nothing is missing, for the log alone was lost. Raises StoreError: it is then to
+        be tried again.
+
+        Args:
+            carry: takes what the old file still gives, and raises nothing. It is not called at a second try.
+            restore: writes that into the new one.
+        """
+
+        def renewed(old: D | None) -> D:
+            whole = save_log(error, old)
+            if old is not None and not whole:
+                carry(old)
+            self._prepare()
+            return self._make(self.file) if whole else self._anew(old, restore)
+
+        try:
+            await self._opened(self._thread).reopen(renewed)
+            await self._on_opened()
+        except (OSError, sqlite3.Error) as failed:
+            raise StoreError(f"{self.file.name}: {say(failed)}") from failed
+        self._unusable = None
+        self._note_renewal(error.reason, f"{error}; {'nothing is missing' if error.log_only else self.BEGUN}")
+        return error.log_only
+
+    def _anew(self, old: D | None, restore: Callable[[D], None]) -> D:
+        make_way(self.file, old)
+        database = self._make(self.file)
+        try:
+            restore(database)
+        except BaseException:
+            database.close()
+            raise
+        self._note_set_aside()
+        sync_directory(self.file.parent)
+        return database
+
+    def _note_set_aside(self) -> None:
+        with contextlib.suppress(OSError):
+            self.set_aside = tuple(path.name for path in files_set_aside(self.file))
+
+    def _note_renewal(self, reason: Reason, text: str) -> None:
+        self.renewed[reason] += 1
+        self.warning = f"{self._now()}: {text}"
+        event = f"the {self.KIND} was written anew"
+        log.error(event, reason=text)
+
+    def _on_damage(self, what: str) -> None:
+        self.damaged_records += 1
+        if time.monotonic() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = time.monotonic()
+            event = f"the {self.KIND} is damaged"
+            log.error(event, what=what, damaged_so_far=self.damaged_records)
