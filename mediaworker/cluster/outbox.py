@@ -22,12 +22,12 @@ from nats.aio.msg import Msg
 from config.counters import counter
 from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
-from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
+from mediaworker.events.feed_place import FeedReader
 from mediaworker.events.frame import Envelope
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CALL_ERASED, TYPES
+from mediaworker.events.schema import CALL_ERASED
 from mediaworker.events.store import StoreError
-from mediaworker.events.subscription import Cursor, Entry, ResumeError, SubscriptionClosed
+from mediaworker.events.subscription import Entry
 from mediaworker.ops.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
@@ -46,7 +46,6 @@ ANSWER_S = 2.0
 PROMPT_S = 0.5
 """While an event has waited longer for the stream, no subscriber waits until one is sent."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
-DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
 log = structlog.get_logger("cluster")
 
 OF_NO_CALL = "erasures"
@@ -107,27 +106,23 @@ class Message:
         return f"{self.events[0].row}-{self.events[-1].row}"
 
 
-class Outbox:
+class Outbox(FeedReader):
     """`start` when the stream is there; it goes on by itself from then on."""
 
     def __init__(self, hub: EventHub, connection: NatsConnection, traces: Traces | None = None) -> None:
+        super().__init__(hub, PLACE, limit=OPEN, pause_s=RETRY_S)
         self.counters = OutboxCounters()
         self.on_written: Callable[[int], None] | None = None
         """Called with the row up to which NATS has been sent all events. Not called while NATS takes nothing."""
-        self._hub, self._connection, self._traces = hub, connection, traces
-        self._store_id = ""
-        self._place = FeedPlace(0, OPEN)
-        self._keeper = PlaceKeeper(hub, PLACE)
+        self._connection, self._traces = connection, traces
         self._under_way: dict[str, Message] = {}
         """By calls: what has been sent, or must be sent again."""
         self._waiting: dict[str, deque[Outgoing]] = {}
         """By calls: what goes behind that."""
-        self._room = asyncio.Event()
         self._transient: deque[str] = deque(maxlen=PARTIALS)
         self._some_transient = asyncio.Event()
         self._inbox = ""
         """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def lag_s(self) -> float:
@@ -144,17 +139,13 @@ class Outbox:
         """Raises StoreError."""
         if self._tasks:
             return
-        self._store_id = self._hub.cursor.store_id
-        self._place = FeedPlace(await self._keeper.load() or 0, OPEN)
-        place = self._place
-        self._tasks = [
-            lasting(self._read, "cluster-outbox"),
-            lasting(self._publish_again, "cluster-outbox: again"),
-            lasting(self._publish_transient, "cluster-partials"),
-            lasting(lambda: self._keeper.save_often(place), "cluster-place"),
+        await self._load(0)
+        self._begin()
+        self._tasks += [
+            lasting(self._publish_again, "cluster: publish again"),
+            lasting(self._publish_transient, "cluster: partials"),
         ]
         self._hub.on_shown.append(self._take_transient)
-        self._hub.ended_calls.on_erased.append(self._forget)
 
     async def stop(self, within_s: float) -> None:
         """Publish what is left, as long as that takes no more than this."""
@@ -167,39 +158,17 @@ class Outbox:
         self._hub.on_shown.remove(self._take_transient)
         await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):
-            await self._keeper.save(self._place.done_row)
+            await self._save()
 
     # -- from the hub -----------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        while True:
-            try:
-                await self._follow()
-            except ResumeError:
-                # Its events have expired or were erased while nobody could take them.
-                self._skip()
-            except (SubscriptionClosed, StoreError) as error:
-                log.info("the outbox reads again", reason=str(error))
-            await asyncio.sleep(RETRY_S)
-
-    async def _follow(self) -> None:
-        after = Cursor(self._store_id, self._place.read_row)
-        subscription = self._hub.subscribe(after=str(after), types=DURABLE)
-        try:
-            async for frame in subscription:
-                self._take(subscription.cursor.row, frame)
-                if not subscription.waiting or self._place.full:
-                    await self._publish([each for each in self._waiting if each not in self._under_way])
-                if self._place.full:
-                    await self._half_done()
-        finally:
-            subscription.close()
-
-    async def _half_done(self) -> None:
-        """A backlog is read in large parts: one event after the other would be a message each."""
-        while len(self._place) > OPEN // 2:
-            self._room.clear()
-            await self._room.wait()
+    async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
+        self._take(row, frame)
+        if not more or self._full:
+            await self._publish([each for each in self._waiting if each not in self._under_way])
+        if self._full:
+            # A backlog is read in large parts: one event after the other would be a message each.
+            await self._until(lambda: len(self._place) <= OPEN // 2)
 
     def _take(self, row: int, frame: str) -> None:
         if row <= self._place.read_row:
@@ -213,14 +182,15 @@ class Outbox:
         self._waiting.setdefault(call_id, deque()).append(Outgoing(row, call_id, frame))
 
     def _forget(self, call_id: str) -> None:
-        """The call has been erased: the stream gets no more of it."""
         message = self._under_way.pop(call_id, None)
         for event in [*(message.events if message is not None else ()), *self._waiting.pop(call_id, ())]:
             self._place.done(event.row)
         self._room.set()
 
-    def _skip(self) -> None:
-        self._place.skip_gone(self._hub)
+    def _on_again(self, reason: str) -> None:
+        log.info("the outbox reads again", reason=reason)
+
+    def _on_skipped(self, reason: str) -> None:
         log.error("events have gone before the cluster could take them", up_to=self._place.read_row)
         self.counters.skips += 1
 

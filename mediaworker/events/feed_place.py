@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from collections.abc import Callable
 
+from config.tasks import lasting
 from mediaworker.events.hub import EventHub
+from mediaworker.events.schema import BODIES, tag_of
 from mediaworker.events.store import StoreError
+from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
 
+DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
 SAVE_S = 1.0
 
 
@@ -65,29 +70,107 @@ class FeedPlace:
         del self._open[row]
 
 
-class PlaceKeeper:
-    """Keeps the place of a feed in the hub's store, where the next start finds it."""
+class FeedReader:
+    """Follows what is durable at the hub, behind a place that the hub's store keeps for the next start.
 
-    def __init__(self, hub: EventHub, key: str) -> None:
-        self._hub, self._key = hub, key
+    A subscription that the hub or the store ends is begun anew behind the place; so is one that was closed because no
+    more rows may be open.
+
+    Args:
+        key: under which the store keeps the place.
+        limit: rows that may be open.
+        pause_s: from the end of a subscription to the next one.
+    """
+
+    def __init__(self, hub: EventHub, key: str, *, limit: int, pause_s: float) -> None:
+        self._hub, self._key, self._limit, self._pause_s = hub, key, limit, pause_s
+        self._place = FeedPlace(0, limit)
+        self._store_id = ""
+        self._room = asyncio.Event()
+        """Set when something is done."""
         self._saved = (-1, -1)
         """The row in the store, and in which of its files."""
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def load(self) -> int | None:
-        """None: the feed is new. Raises StoreError."""
-        return await self._hub.read(lambda database: database.place(self._key))
+    # -- what each feed does with the events --------------------------------------------------------------------------
 
-    async def save(self, row: int) -> None:
+    async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
+        """`frame` came with the place `row`, which is not new for what is not durable. `more`: the next one waits."""
+        raise NotImplementedError
+
+    def _forget(self, call_id: str) -> None:
+        """The call has been erased: no more of it is sent."""
+        raise NotImplementedError
+
+    def _on_again(self, reason: str) -> None:
+        """The subscription was ended, and is begun again."""
+        raise NotImplementedError
+
+    def _on_skipped(self, reason: str) -> None:
+        """Events had expired, or were erased, before they could be read."""
+        raise NotImplementedError
+
+    @property
+    def _full(self) -> bool:
+        """No more is read."""
+        return self._place.full
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def _load(self, new_row: int) -> None:
+        """Find the place; a feed that is new begins behind `new_row`. Raises StoreError."""
+        saved = await self._hub.read(lambda database: database.place(self._key))
+        self._store_id = self._hub.cursor.store_id
+        self._place = FeedPlace(new_row if saved is None else saved, self._limit)
+        self._hub.ended_calls.on_erased.append(self._forget)
+
+    def _begin(self) -> None:
+        self._tasks = [lasting(self._read, f"{self._key}: read"), lasting(self._save_often, f"{self._key}: remember")]
+
+    async def _save(self) -> None:
         """Raises StoreError."""
+        row = self._place.done_row
         # While the disk is in trouble events go out before they are stored: a place among those would be no place.
         place = row, sum(self._hub.store.renewed.values())
         if place != self._saved and self._hub.trouble is None:
             await self._hub.maintain(lambda database: database.keep_place(self._key, row))
             self._saved = place
 
-    async def save_often(self, place: FeedPlace) -> None:
-        """Until it is cancelled."""
+    async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_S)
             with contextlib.suppress(StoreError):  # a full disk is reported elsewhere
-                await self.save(place.done_row)
+                await self._save()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except ResumeError as error:
+                self._place.skip_gone(self._hub)
+                self._on_skipped(error.reason)
+            except (SubscriptionClosed, StoreError) as error:
+                self._on_again(str(error))
+            await asyncio.sleep(self._pause_s)
+
+    async def _follow(self) -> None:
+        """Until the hub or the store ends it, or too much is open; and then until there is room."""
+        after = Cursor(self._store_id, self._place.read_row)
+        # All that is durable: what is not wanted moves the place on.
+        subscription = self._hub.subscribe(after=str(after), types=DURABLE)
+        try:
+            async for frame in subscription:
+                await self._on_frame(subscription.cursor.row, frame, more=bool(subscription.waiting))
+                if self._full:
+                    break
+        finally:
+            subscription.close()
+        await self._until(lambda: not self._full)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Asked again whenever something is done."""
+        while not condition():
+            self._room.clear()
+            await self._room.wait()

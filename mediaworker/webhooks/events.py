@@ -15,19 +15,16 @@ import structlog
 
 from config import ConfigError, Settings
 from config.settings import EventWebhook
-from config.tasks import end_tasks, lasting
-from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
+from config.tasks import end_tasks
+from mediaworker.events.feed_place import DURABLE, FeedReader
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import BODIES, EventError, is_durable, tag_of, type_of
+from mediaworker.events.schema import EventError, type_of
 from mediaworker.events.store import StoreError
-from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
 from mediaworker.webhooks.lanes import OutgoingMessage
 from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster, signing, wrong_with_secret, wrong_with_url
 
-DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
-"""What a webhook may ask for."""
 WAITING, WAITING_CHARS = 16384, 1 << 24
 """Events in memory, and their size: calls whose events are refused hold others up only beyond it. The store keeps them,
 and they are read again when there is room."""
@@ -57,18 +54,18 @@ def check(settings: Settings) -> None:
             raise ConfigError(f"{key}.types", min(unknown), f"expected some of {', '.join(sorted(DURABLE))}")
 
 
-class EventFeed:
+class EventFeed(FeedReader):
     """One webhook. `start` after the hub, `stop` before it. `clock` gives Unix time in seconds."""
 
     def __init__(self, hub: EventHub, settings: EventWebhook, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(hub, f"webhook {settings.name}", limit=WAITING, pause_s=PAUSE_S)
         self.name = settings.name
         self.skips = 0
         """Times that events had been erased before they could be sent."""
-        self._hub, self._settings, self._clock = hub, settings, clock
+        self._settings, self._clock = settings, clock
         self._types = frozenset(settings.types)
-        self._place = FeedPlace(0, WAITING)
         self.outbox = WebhookOutbox(
-            f"webhook {self.name}",
+            self._key,
             Poster(),
             signing(settings.secret, settings.secret_next),
             parallel=PARALLEL,
@@ -79,10 +76,6 @@ class EventFeed:
         self.refused = ""
         """Why the receiver has not taken the latest event that it has not taken; empty: it has taken one since."""
         self._chars = 0
-        self._store_id = ""
-        self._keeper = PlaceKeeper(hub, f"webhook {self.name}")
-        self._room = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def waiting(self) -> int:
@@ -117,76 +110,40 @@ class EventFeed:
         """Raises StoreError. A webhook that is new begins with what happens from now on."""
         import httpx  # noqa: F401  here, not while calls wait
 
-        here = self._hub.cursor
-        saved = await self._keeper.load()
-        self._store_id = here.store_id
-        self._hub.ended_calls.on_erased.append(self._forget)
-        self._place = FeedPlace(here.row if saved is None else saved, WAITING)
-        await self._keeper.save(self._place.done_row)
+        await self._load(self._hub.cursor.row)
+        await self._save()
         self.outbox.start()
-        place = self._place
-        self._tasks = [
-            lasting(self._read, f"webhook {self.name}: read"),
-            lasting(lambda: self._keeper.save_often(place), f"webhook {self.name}: remember"),
-        ]
+        self._begin()
 
     async def stop(self) -> None:
         """What has never been tried gets a moment; what waits for another try is tried by the next start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                while self.outbox.lanes.untried or self._place.read_row < self._hub.cursor.row:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._until(
+                    lambda: not self.outbox.lanes.untried and self._place.read_row >= self._hub.cursor.row
+                )
         await end_tasks(*self._tasks)
         await self.outbox.stop()
         with contextlib.suppress(StoreError):
-            await self._keeper.save(self._place.done_row)
+            await self._save()
         await self.outbox.close()
 
     def _forget(self, call_id: str) -> None:
-        """The call has been erased: no more of it is sent."""
         for message in self.outbox.forget(call_id):
             self._done(message)
         self._room.set()
 
     # -- from the hub -------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        while True:
-            try:
-                await self._follow()
-            except ResumeError as error:
-                self._skip(error)
-            except (SubscriptionClosed, StoreError) as error:
-                log.info("webhook reads again", webhook=self.name, reason=str(error))
-            await asyncio.sleep(PAUSE_S)
-
-    async def _follow(self) -> None:
-        """Until the hub or the store ends it, or what waits fills the memory."""
-        after = Cursor(self._store_id, self._place.read_row)
-        # All that is durable: what is not wanted moves the place on.
-        subscription = self._hub.subscribe(after=str(after), types=DURABLE)
-        try:
-            async for frame in subscription:
-                self._on_frame(frame)
-                if self._full:
-                    break
-        finally:
-            subscription.close()
-        while self._full:
-            self._room.clear()
-            await self._room.wait()
-
-    def _on_frame(self, frame: str) -> None:
+    async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
+        if row <= self._place.read_row:
+            return  # hello, or periodic metrics
         try:
             event = decode(frame)
-            row = Cursor.parse(event.cursor).row
             time_s = datetime.fromisoformat(event.time).timestamp()
         except (EventError, ValueError) as error:  # a disk that forgets
             log.error("unreadable event", webhook=self.name, error=str(error))
             return
-        if row <= self._place.read_row or not is_durable(event.body):
-            return  # hello, or periodic metrics
         if self._types and type_of(event.body) not in self._types:
             self._place.skip_to(row)
             self._room.set()
@@ -196,11 +153,12 @@ class EventFeed:
         message_id = f"evt_{self._store_id}_{row}"
         self.outbox.add(OutgoingMessage(message_id, event.call_id, self._settings.url, lambda: frame, row=row))
 
-    def _skip(self, error: ResumeError) -> None:
-        """What is left of the past was erased before it could be sent."""
+    def _on_again(self, reason: str) -> None:
+        log.info("webhook reads again", webhook=self.name, reason=reason)
+
+    def _on_skipped(self, reason: str) -> None:
         self.skips += 1
-        log.error("webhook skips events that are no longer stored", webhook=self.name, reason=error.reason)
-        self._place.skip_gone(self._hub)
+        log.error("webhook skips events that are no longer stored", webhook=self.name, reason=reason)
 
     # -- from the outbox ----------------------------------------------------------------------------------------------
 
