@@ -9,11 +9,13 @@ from typing import TypeVar
 
 import msgspec
 
+from config.sections.section import Secret
+
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=str.__str__)
+_encoder = msgspec.msgpack.Encoder(enc_hook=Secret.reveal)
 """Secrets are written as they are."""
 
 

@@ -44,7 +44,7 @@ def secrets_of(settings: Section) -> Iterator[str]:
             if isinstance(item, Section):
                 yield from secrets_of(item)
             elif isinstance(item, Secret) and item:
-                yield str.__str__(item)
+                yield item.reveal()
 
 
 def masked(value: Any, tree: Any) -> Any:

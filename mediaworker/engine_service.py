@@ -65,7 +65,7 @@ class EngineService:
             parse_tcp(settings.asr.listen),
             name=socket.gethostname(),
             context=context,
-            token=str.__str__(cluster.token),
+            token=cluster.token.reveal(),
             max_bytes=settings.asr.max_backlog_mb * MB,
             on_final=None if self.traces is None else partial(self._on_final, self.traces),
         )

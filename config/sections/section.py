@@ -18,10 +18,14 @@ Role = Literal["agent", "customer", "unknown"]
 
 
 class Secret(str):
-    """A string that prints as `***`, by `repr`, `str`, `print` and in any format. `str.__str__(secret)` gives the
-    value, and so does what takes it for the text that it is (`+`, `encode`, `==`)."""
+    """A string that prints as `***`, by `repr`, `str`, `print` and in any format. `reveal` shows it, and so does what
+    takes it for the text that it is (`+`, `encode`, `==`)."""
 
     __slots__ = ()
+
+    def reveal(self) -> str:
+        """The value, as whoever asks for it has to be told."""
+        return str.__str__(self)
 
     def __repr__(self) -> str:
         return "'***'" if self else "''"

@@ -246,7 +246,7 @@ class NatsConnection:
                     tls=self._context,
                     tls_handshake_first=self._wants_tls and settings.nats_tls_first,
                     user=self._user if settings.nats_user else None,
-                    password=str.__str__(settings.nats_password) or None,
+                    password=settings.nats_password.reveal() or None,
                     no_echo=True,  # its own partials need not come back
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,

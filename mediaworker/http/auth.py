@@ -79,7 +79,7 @@ def decide(
         return Access(401, "an API key is required: Authorization: Bearer KEY", "no_key", challenge="Bearer")
     found: ApiKey | None = None
     for key in keys:  # all of them, always: the time taken says nothing about which one is close
-        if hmac.compare_digest(str.__str__(key.key).encode(), token.encode()):
+        if hmac.compare_digest(key.key.reveal().encode(), token.encode()):
             found = key
     if found is None:
         return Access(401, "unknown API key", "unknown_key", challenge='Bearer error="invalid_token"')

@@ -70,7 +70,7 @@ def wrong_with_secret(secret: Secret) -> str | None:
 
 def _key(secret: Secret) -> str:
     """The secret as the library takes it: base64, of any text."""
-    plain = str.__str__(secret)
+    plain = secret.reveal()
     return plain if plain.startswith(PREFIX) else PREFIX + base64.b64encode(plain.encode()).decode()
 
 

@@ -264,7 +264,7 @@ class RegisteredAccount(Account):
         config.regConfig.disableRegOnModify = self.is_open and not there
         config.sipConfig.proxies.append(target.route)
         known_as = self._settings.auth_user or self._settings.user
-        credentials = pj.AuthCredInfo("digest", "*", known_as, 0, str.__str__(self._settings.password))
+        credentials = pj.AuthCredInfo("digest", "*", known_as, 0, self._settings.password.reveal())
         config.sipConfig.authCreds.append(credentials)
         self._change("registering", 0, "", str(target))
         try:

@@ -341,5 +341,5 @@ class CallControl:
 
 def challenger(settings: Sip) -> Challenger:
     """Asks for the credentials of `sip.users`."""
-    users = {each.user: str.__str__(each.password) for each in settings.users}
+    users = {each.user: each.password.reveal() for each in settings.users}
     return Challenger(users, settings.realm, settings.digest)

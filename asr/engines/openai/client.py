@@ -27,7 +27,7 @@ class Client:
     def __init__(self, asr: Asr) -> None:
         self._url, self._model, self._timeout_s = asr.url.rstrip("/"), asr.model, asr.url_timeout_s
         self._route = asr.url_route
-        self._key, self._parallel = str.__str__(asr.url_key), asr.url_parallel
+        self._key, self._parallel = asr.url_key.reveal(), asr.url_parallel
         self._dialect = wire.Dialect()
         self._done: SimpleQueue[tuple[object, wire.Outcome]] = SimpleQueue()
         self._loop = asyncio.new_event_loop()

@@ -57,7 +57,7 @@ def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
     settings = load(args.config)
     # The certificate is made out to the public name, and the address is this machine's own.
     tls = trust.context(args) if args.ca else trust.unverified()
-    fitting = (str.__str__(key.key) for key in settings.auth.api_keys if {*scopes} <= {*key.scopes})
+    fitting = (key.key.reveal() for key in settings.auth.api_keys if {*scopes} <= {*key.scopes})
     return WorkerAddress(of_this_machine(settings), args.key or next(fitting, ""), tls)
 
 

@@ -64,7 +64,7 @@ class TwilioIngress:
     def use(self, settings: Settings) -> None:
         """These settings from now on. Raises ConfigError, and then nothing changes."""
         twilio = settings.twilio
-        auth_tokens = tuple(t for t in (str.__str__(twilio.auth_token), str.__str__(twilio.auth_token_next)) if t)
+        auth_tokens = tuple(t for t in (twilio.auth_token.reveal(), twilio.auth_token_next.reveal()) if t)
         then = webhook.parse_then(twilio.then)
         public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
         stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(public_url)

@@ -160,8 +160,9 @@ def test_a_secret_is_masked_wherever_it_is_printed() -> None:
     secret = Secret("x")
     assert {repr(secret), f"{secret!r}", ascii(secret)} == {"'***'"}
     assert {f"{secret}", f"{secret!s}", str(secret), f"{secret:3}", format(secret)} == {"***"}
-    assert str.__str__(secret) == "x" == secret and secret.encode() == b"x" and f"{Secret('')}" == ""
-    assert type(str.__str__(secret)) is str
+    assert "%s" % secret == "{}".format(secret) == "{:s}".format(secret) == "***"  # noqa: UP031, UP032
+    assert secret == "x" and secret.encode() == b"x" and f"{Secret('')}" == ""
+    assert secret.reveal() == "x" and type(secret.reveal()) is str
 
 
 def test_the_key_of_watch_is_no_setting() -> None:
