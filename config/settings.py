@@ -23,7 +23,7 @@ from config.sections.files import Files, Jobs
 from config.sections.ingress import Asterisk, AudioSocket, Twilio
 from config.sections.listeners import ApiKey, Auth, Http, Media, Stream
 from config.sections.recognition import Asr, Qwen
-from config.sections.section import Positive, Seconds, Secret, Section
+from config.sections.section import Positive, Reloadable, ReloadableItems, Seconds, Secret, Section
 from config.sections.sip import Rtp, Sip, SipAccount, Siprec, SiprecParticipant, SipUser
 
 __all__ = [
@@ -38,35 +38,35 @@ __all__ = [
 class Settings(Section, frozen=True, kw_only=True):
     data_dir: str = "data"
     """This folder holds the event store and all other state; only one worker may use it."""
-    shutdown_s: Seconds = 30.0
+    shutdown_s: Reloadable[Seconds] = 30.0
     """After SIGTERM, calls may go on for up to this many seconds before they are ended with `reason: shutdown`."""
-    max_calls: Positive = 1000
+    max_calls: Reloadable[Positive] = 1000
     """The worker accepts at most this many calls over all ingresses; further ones are refused with 486 on SIP and 503
     elsewhere."""
     http: Http = Http()
     media: Media = Media()
-    stream: Stream = Stream()
+    stream: Reloadable[Stream] = Stream()
     rtp: Rtp = Rtp()
     sip: Sip = Sip()
-    siprec: Siprec = Siprec()
-    twilio: Twilio = Twilio()
+    siprec: Reloadable[Siprec] = Siprec()
+    twilio: Reloadable[Twilio] = Twilio()
     audiosocket: AudioSocket = AudioSocket()
-    asterisk: Asterisk = Asterisk()
-    endpointing: Profiles = Profiles()
+    asterisk: Reloadable[Asterisk] = Asterisk()
+    endpointing: Reloadable[Profiles] = Profiles()
     asr: Asr = Asr()
-    qwen: Qwen = Qwen()
+    qwen: Reloadable[Qwen] = Qwen()
     cluster: Cluster = Cluster()
-    files: Files = Files()
+    files: Reloadable[Files] = Files()
     jobs: Jobs = Jobs()
-    auth: Auth = Auth()
+    auth: Reloadable[Auth] = Auth()
     events: Events = Events()
-    privacy: Privacy = Privacy()
+    privacy: Reloadable[Privacy] = Privacy()
     alerts: Alerts = Alerts()
-    retention: Retention = Retention()
-    log: Log = Log()
+    retention: Reloadable[Retention] = Retention()
+    log: Reloadable[Log] = Log()
     traces: Traces = Traces()
-    routes: tuple[Route, ...] = ()
-    webhooks: tuple[EventWebhook, ...] = ()
+    routes: Reloadable[tuple[Route, ...]] = ()
+    webhooks: ReloadableItems[tuple[EventWebhook, ...]] = ()
 
     def check(self, key: str) -> None:
         if not self.data_dir:

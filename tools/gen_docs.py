@@ -67,7 +67,7 @@ def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
     if rows:
         lines += ["| key | value | default | |", "|---|---|---|---|", *rows]
     for name, hint, nested in inner:
-        many = get_origin(hint) is tuple
+        many = get_origin(_plain(hint)) is tuple
         here = f"{path.strip('[]')}.{name}" if path else name
         _section(lines, f"[[{here}]]" if many else f"[{here}]", nested)
 
@@ -93,8 +93,14 @@ def _profiles(profiles: list[tuple[str, Any, type[schema.Section]]]) -> list[str
     return out
 
 
+def _plain(hint: Any) -> Any:
+    """Without what is annotated: its limits, and whether it is reloadable."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
 def _nested(hint: Any) -> type[schema.Section] | None:
-    for candidate in (hint, *get_args(hint)):
+    plain = _plain(hint)
+    for candidate in (plain, *get_args(plain)):
         if isinstance(candidate, type) and issubclass(candidate, schema.Section):
             return candidate
     return None

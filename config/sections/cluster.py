@@ -8,19 +8,19 @@ from msgspec import Meta
 
 from config.errors import ConfigError
 from config.sections.checks import check_nats, check_tls
-from config.sections.section import Secret, Section
+from config.sections.section import Secret, Section, Switch, Switched
 
 
 class Cluster(Section, frozen=True, kw_only=True):
     """The identity of this machine towards the workers and engine servers of other machines."""
 
-    tls_cert: str = ""
+    tls_cert: Switch[str] = ""
     """This PEM file contains the certificate, and its chain, that this machine shows to the others. Connections between
     workers and engine servers are encrypted if it is set, and both sides must show one."""
-    tls_key: str = ""
+    tls_key: Switched[str] = ""
     """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
     `cluster.tls_cert`."""
-    tls_ca: str = ""
+    tls_ca: Switched[str] = ""
     """Certificates are trusted if an authority in this PEM file has issued them. Give it to nobody else: whoever has a
     certificate of that authority is let in."""
     token: Secret = Secret("")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from config.sections.checks import check_url
-from config.sections.section import Name, Positive, Probability, Secret, Section
+from config.sections.section import Name, Positive, Probability, Reloadable, Secret, Section
 
 
 class Events(Section, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Events(Section, frozen=True, kw_only=True):
     queue: Annotated[int, Meta(ge=16)] = 1000
     """At most this many events wait for one subscriber before it is closed with 4008; values below 256 make no sense,
     because so many may arrive at once."""
-    max_subscribers: Positive = 2000
+    max_subscribers: Reloadable[Positive] = 2000
     """The worker serves at most this many subscribers and refuses further ones with 503."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from config.sections.section import Positive, Secret, Section
+from config.sections.section import Positive, Reloadable, Secret, Section
 
 
 class Files(Section, frozen=True, kw_only=True):
@@ -34,23 +34,23 @@ class Files(Section, frozen=True, kw_only=True):
 class Jobs(Section, frozen=True, kw_only=True):
     """Files that are transcribed in the background. Uploads and results are kept in `data_dir`."""
 
-    parallel: Annotated[int, Meta(ge=1, le=64)] = 4
+    parallel: Reloadable[Annotated[int, Meta(ge=1, le=64)]] = 4
     """At most this many jobs run at once, sharing the engine in turns."""
-    parallel_per_key: Positive = 4
+    parallel_per_key: Reloadable[Positive] = 4
     """At most this many jobs of one key run at once."""
-    max_queued_per_key: Positive = 1000
+    max_queued_per_key: Reloadable[Positive] = 1000
     """A key may have this many unfinished jobs; further ones are answered with 429."""
     roots: tuple[str, ...] = ()
     """Files in these folders of this machine may be named by `path` instead of being uploaded."""
-    keep_days: Annotated[float, Meta(gt=0)] = 7.0
+    keep_days: Reloadable[Annotated[float, Meta(gt=0)]] = 7.0
     """Finished jobs and their results are kept for this many days; uploads are erased as soon as their job has
     finished."""
     retry_hours: Annotated[float, Meta(ge=0)] = 24.0
     """For this many hours a job waits for an engine that does not start, and a webhook is retried."""
-    webhook_secret: Secret = Secret("")
+    webhook_secret: Reloadable[Secret] = Secret("")
     """Webhooks of finished jobs are signed with this secret (Standard Webhooks), and cannot be requested without it. It
     has at least 24 characters, or is `whsec_` followed by base64 of at least 24 bytes."""
-    webhook_secret_next: Secret = Secret("")
+    webhook_secret_next: Reloadable[Secret] = Secret("")
     """Webhooks carry a signature with this second secret as well, so that the secret can be rotated."""
     webhook_allow: tuple[str, ...] = ()
     """Webhooks of jobs may go to these addresses or networks (CIDR) although they are not public: `["10.1.2.0/24"]`.

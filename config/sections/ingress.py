@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.errors import ConfigError
-from config.sections.section import Port, Secret, Section
+from config.sections.section import Port, Reloadable, Secret, Section
 
 
 class Twilio(Section, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     """AudioSocket listens on this address."""
     port: Port = 9092
     """AudioSocket listens on this TCP port."""
-    allow: tuple[str, ...] = ()
+    allow: Reloadable[tuple[str, ...]] = ()
     """These addresses or networks (CIDR) may connect, in addition to loopback; `audiosocket.host` must be an address
     that they can reach."""
-    send_audio: Literal["silence", "none"] = "silence"
+    send_audio: Reloadable[Literal["silence", "none"]] = "silence"
     """With `silence`, the worker sends frames of 20 ms of silence in the format it receives; with `none`, it sends
     nothing, and Asterisk's application gives up after 2 s."""
 

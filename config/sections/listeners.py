@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from config.errors import ConfigError
 from config.sections.checks import check_tls, check_unique
-from config.sections.section import Name, Port, Positive, Scope, Seconds, Secret, Section
+from config.sections.section import Name, Port, Positive, Scope, Seconds, Secret, Section, Switch, Switched
 
 _ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
@@ -23,10 +23,10 @@ class Http(Section, frozen=True, kw_only=True):
     configured, and 127.0.0.1 otherwise. An address other than loopback is an error without keys."""
     port: Port = 8080
     """This TCP port serves the HTTP routes, `/v1/events` and the page; 0 takes any free port."""
-    tls_cert: str = ""
+    tls_cert: Switch[str] = ""
     """With this PEM file, the certificate and its chain, the port speaks HTTPS. The file is read again at every
     reload."""
-    tls_key: str = ""
+    tls_key: Switched[str] = ""
     """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
     `http.tls_cert`."""
     max_connections: Positive = 4096
@@ -57,10 +57,10 @@ class Media(Section, frozen=True, kw_only=True):
     either."""
     port: Port = 8081
     """This TCP port serves the media WebSockets; 0 takes any free port."""
-    tls_cert: str = ""
+    tls_cert: Switch[str] = ""
     """With this PEM file, the certificate and its chain, the media port speaks `wss` without a proxy. The file is read
     again at every reload."""
-    tls_key: str = ""
+    tls_key: Switched[str] = ""
     """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
     `media.tls_cert`."""
     silence_after_s: Seconds = 2.0

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from config.errors import ConfigError
 from config.sections.checks import check_tcp, check_unique, check_url
-from config.sections.section import Name, Positive, Seconds, Secret, Section
+from config.sections.section import Name, Positive, Reloadable, Seconds, Secret, Section, Switch
 
 
 class Asr(Section, frozen=True, kw_only=True):
@@ -16,20 +16,20 @@ class Asr(Section, frozen=True, kw_only=True):
     """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine and Moonshine otherwise; it never
     downloads anything. `qwen`, `moonshine`, `openai` (a server, see `asr.url`) or the name of an engine from another
     package (docs/engines.md) selects that one, and the worker does not start if it cannot run here."""
-    model: str = "Qwen/Qwen3-ASR-0.6B"
+    model: Reloadable[str] = "Qwen/Qwen3-ASR-0.6B"
     """Qwen3-ASR loads this model: a name on the Hugging Face hub whose files were fetched by `mediaworker models pull`,
     or a folder."""
-    partials_model: str = ""
+    partials_model: Reloadable[str] = ""
     """Qwen3-ASR uses this second, smaller model for partials, and `asr.model` only for finals and files. Both are
     loaded, each with its own `qwen.slots`."""
-    language: str = ""
+    language: Reloadable[str] = ""
     """This ISO 639-1 code is forced on every call that has no language of its own; if it is empty, the engine detects
     the language. The worker does not start with a language that its engine does not know. Moonshine knows only
     English."""
-    attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
+    attention: Reloadable[Literal["auto", "flash", "varlen", "sdpa"]] = "auto"
     """This setting has no effect any more: on a GPU Qwen3-ASR computes its attention with kernels of its own. A value
     other than `auto` causes a warning, and the next release refuses it."""
-    partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
+    partial_ms: Reloadable[Annotated[int, Meta(ge=100, le=10000)]] = 500
     """While somebody speaks, the partial is refreshed every this many milliseconds."""
     withhold_crosstalk: bool = True
     """In a call of several legs, an utterance that is the sound of another leg, such as what a headset leaks, has an
@@ -47,7 +47,7 @@ class Asr(Section, frozen=True, kw_only=True):
     """This many inference processes share the calls, on the devices in turn. When one of them dies, the others go on
     with its utterances at once. 0 means one for each device; Moonshine, which computes on the CPU, has one for every
     four cores."""
-    threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    threads: Reloadable[Annotated[int, Meta(ge=0, le=256)]] = 0
     """On the CPU the inference processes compute with this many threads, all together. With Moonshine, each recognises
     one utterance at a time. 0 means one less than the number of cores, or than the CPU limit of the container."""
     max_backlog_mb: Positive = 256
@@ -56,29 +56,29 @@ class Asr(Section, frozen=True, kw_only=True):
     max_spill_mb: Annotated[int, Meta(ge=0)] = 2048
     """Audio waiting on disk takes at most this many MB, in an unnamed file in `data_dir`; beyond that, utterances end
     with `failed`."""
-    servers: tuple[str, ...] = ()
+    servers: Switch[tuple[str, ...]] = ()
     """Engine servers on these addresses recognise instead of this machine: `tcp://engines.example:9095`. A name may
     have several addresses, and is resolved again every 10 seconds. `asr.engine` and, for `qwen`, `asr.model` say which
     servers are taken; the other keys of this section that concern an engine are the server's own (docs/cluster.md)."""
-    server_timeout_s: Annotated[float, Meta(ge=1, le=60)] = 5.0
+    server_timeout_s: Reloadable[Annotated[float, Meta(ge=1, le=60)]] = 5.0
     """An engine server that gives no sign of life for this many seconds has its utterances taken over by others."""
     listen: str = ""
     """An engine server, `mediaworker engine`, listens on this address: `tcp://0.0.0.0:9095`. On an address other than
     loopback it needs the certificates of `[cluster]`."""
-    url: str = ""
+    url: Reloadable[str] = ""
     """The engine `openai` sends utterances to this server: `https://asr.example.com/v1`, without
     `/audio/transcriptions`. `asr.model` is the model's name there."""
-    url_route: Literal["auto", "transcriptions", "chat"] = "auto"
+    url_route: Reloadable[Literal["auto", "transcriptions", "chat"]] = "auto"
     """Utterances are sent to `/audio/transcriptions`, which every such server has, or to `/chat/completions`, which for
     Qwen3-ASR at vLLM tells the language and takes priorities; `auto` recognises that one."""
-    url_key: Secret = Secret("")
+    url_key: Reloadable[Secret] = Secret("")
     """The server gets this API key, as `Authorization: Bearer`."""
-    url_parallel: Annotated[int, Meta(ge=1, le=1000)] = 16
+    url_parallel: Reloadable[Annotated[int, Meta(ge=1, le=1000)]] = 16
     """At most this many requests are under way to the server, half of them for files."""
-    url_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    url_timeout_s: Reloadable[Annotated[float, Meta(ge=1, le=600)]] = 30.0
     """The server has this many seconds for an answer. A request that fails is repeated once; a busy server is asked
     again for twice as long, for files twenty times."""
-    url_partials: bool = False
+    url_partials: Reloadable[bool] = False
     """The server is asked for partials as well, each with everything that was said since the utterance began.
     `asr.partial_ms` must be at least 1000 then."""
     hang_s: Annotated[float, Meta(gt=0)] = 20.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,18 @@ Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Scope = Literal["events", "admin", "batch", "stream", "metrics"]
 Role = Literal["agent", "customer", "unknown"]
+
+T = TypeVar("T")
+Reloadable = Annotated[T, Meta(extra={"reload": "always"})]
+"""A key, or a section with all its keys, that takes effect while the worker runs. What concerns calls holds for those
+that begin afterwards."""
+ReloadableItems = Annotated[T, Meta(extra={"reload": "items"})]
+"""A list whose items may change while their names stay the same."""
+Switch = Annotated[T, Meta(extra={"reload": "switch"})]
+"""Reloadable, but for the change from empty to set and back: that is another protocol on the port, of which clients
+have to be told anyway, or an engine in another place."""
+Switched = Annotated[T, Meta(extra={"reload": "switched"})]
+"""Reloadable, and waits with the `Switch` of its section."""
 
 
 class Secret(str):

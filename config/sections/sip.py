@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from config.errors import ConfigError
 from config.sections.checks import check_address, check_network, check_tls, check_unique
-from config.sections.section import Port, Positive, Role, Seconds, Secret, Section
+from config.sections.section import Port, Positive, Reloadable, Role, Seconds, Secret, Section
 
 
 class Rtp(Section, frozen=True, kw_only=True):
@@ -88,9 +88,9 @@ class Sip(Section, frozen=True, kw_only=True):
     """NAT bindings are refreshed every this many seconds: those to UDP registrars and, with a public address or a STUN
     server, those of streams that carry nothing else. 0 turns this off."""
     accounts: tuple[SipAccount, ...] = ()
-    allow: tuple[str, ...] = ()
+    allow: Reloadable[tuple[str, ...]] = ()
     """These addresses or networks (CIDR) may send INVITEs, in addition to loopback and the registrars."""
-    users: tuple[SipUser, ...] = ()
+    users: Reloadable[tuple[SipUser, ...]] = ()
     """Who may call from any address, with these credentials. Their name is the call's `account`."""
     challenge: Literal["others", "everybody"] = "others"
     """With `others`, only callers outside `sip.allow` are asked for credentials; with `everybody`, all callers except

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,9 @@ import msgspec
 
 from config import Settings
 from config.load import parse
-from config.reload import RELOADABLE, merge
+from config.reload import merge
 from config.sections.section import Section
+from lab.house import ROOT
 
 
 def test_what_may_change_changes_and_the_rest_is_named() -> None:
@@ -60,7 +62,7 @@ def other(value: Any) -> Any:
     return None
 
 
-def test_every_number_and_switch_changes_at_once_or_waits_as_its_key_says() -> None:
+def test_every_number_and_switch_changes_at_once_or_waits_as_the_docs_say() -> None:
     old = Settings()
 
     def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -75,11 +77,15 @@ def test_every_number_and_switch_changes_at_once_or_waits_as_its_key_says() -> N
         new = value if len(steps) == 1 else replaced(getattr(node, steps[0]), steps[1:], value)
         return msgspec.structs.replace(node, **{steps[0]: new})
 
+    table = (ROOT / "docs/operations.md").read_text().partition("| takes effect | for |")[2].partition("\n\n")[0]
+    documented = {
+        key for row in table.splitlines() for key in re.findall(r"`([^`]+)`", row.rpartition("|")[0].rpartition("|")[0])
+    }
     seen = set()
     for key, value in leaves(old):
         new = replaced(old, key.split("."), value)
         merged = merge(old, new)
-        at_once = any(key == each or key.startswith(f"{each}.") for each in RELOADABLE)
+        at_once = key in documented or f"{key.partition('.')[0]}.*" in documented
         assert (merged.changed, merged.waiting) == (((key,), ()) if at_once else ((), (key,))), key
         assert merged.settings == (new if at_once else old)
         seen.add(at_once)
