@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from mediaworker.http.context import authorize, is_known
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.readiness import engine_status
-from mediaworker.ops.reload import ReloadCounters
+from mediaworker.ops.reload import Part, ReloadCounters
 from mediaworker.ops.service import bind, open_traces
 from mediaworker.ops.tls import Certificate
 from mediaworker.ops.traces import Traces
@@ -108,24 +108,17 @@ class EngineService:
         log.info("draining", workers=self.listener.workers, shutdown_s=self.settings.shutdown_s)
         await self.listener.drain(self.settings.shutdown_s)
 
-    def check(self, settings: Settings) -> None:
-        self.recognizer.check(settings)
-        for certificate, files in self._certificates(settings):
-            certificate.check(files)
+    @property
+    def parts(self) -> list[Part]:
+        certificates = (self.http.certificate, self.certificate)
+        return [
+            Part(self._use),
+            Part(self.recognizer.use, check=self.recognizer.check),
+            *(Part(each.use, check=each.check) for each in certificates if each is not None),
+        ]
 
-    def use(self, settings: Settings, changed: Collection[str]) -> None:
+    def _use(self, settings: Settings) -> None:
         self.settings = settings
-        self.recognizer.use(settings)
-        for certificate, files in self._certificates(settings):
-            certificate.load(files)
-
-    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Any]]:
-        found: list[tuple[Certificate, Any]] = []
-        if self.http.certificate is not None:
-            found.append((self.http.certificate, settings.http))
-        if self.certificate is not None:
-            found.append((self.certificate, settings.cluster))
-        return found
 
     # -- for the operator ---------------------------------------------------------------------------------------------
 

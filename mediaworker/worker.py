@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 import structlog
@@ -39,7 +39,9 @@ from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
+from mediaworker.ingress.twilio.webhook import parse_then
 from mediaworker.ingress.websocket import routes as ws_http
+from mediaworker.jobs import notifier
 from mediaworker.jobs.service import JobService
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops import store_metric_definitions as stores
@@ -47,10 +49,12 @@ from mediaworker.ops.latency import LatencyParts
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
 from mediaworker.ops.readiness import Readiness
-from mediaworker.ops.reload import ReloadCounters
+from mediaworker.ops.reload import Part, ReloadCounters
 from mediaworker.ops.service import StartError, bind, open_traces
-from mediaworker.ops.tls import Certificate, Listener, sip_certificate
+from mediaworker.ops.tls import Certificate, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
+from mediaworker.policy.redaction.call import Policy
+from mediaworker.webhooks import events as event_webhooks
 from mediaworker.webhooks.events import EventWebhooks
 
 if TYPE_CHECKING:
@@ -200,10 +204,6 @@ class Worker:
         stores.add_files(metrics, self.files)
         stores.add_jobs(metrics, self.jobs)
 
-    def _certificate_files(self, settings: Settings) -> list[tuple[Certificate, Listener]]:
-        """The certificates in use, with the section that names their files."""
-        return [(each, getattr(settings, section)) for section, each in self._certificates().items()]
-
     def _certificates(self) -> dict[str, Certificate]:
         """Of the listeners that speak TLS, by their section of the settings."""
         found = {"http": self.http.certificate, "media": self.listener.certificate, "sip": self.sip_certificate}
@@ -282,41 +282,39 @@ class Worker:
         await asyncio.gather(self.calls.drain(self.settings.shutdown_s), self.files.drain(self.settings.shutdown_s))
         await self.hub.flush()
 
-    def check(self, settings: Settings) -> None:
-        """Raises ConfigError where a part could not take these settings at a reload; nothing is changed."""
-        for certificate, files in self._certificate_files(settings):
-            certificate.check(files)
+    @property
+    def parts(self) -> list[Part]:
+        """What a reload changes."""
+        parts = [
+            Part(self._use),
+            Part(self.twilio.use, ("twilio",), check=lambda settings: parse_then(settings.twilio.then)),
+            *(Part(each.use, check=each.check) for each in self._certificates().values()),
+            Part(self.calls.use, check=Policy),
+            *(Part(each.use) for each in (self.api, self.files, self.streams, self.asterisk)),
+            Part(self.audiosocket.use, ("audiosocket",)),
+            Part(self.jobs.use, ("jobs",), check=notifier.check),
+            Part(self.webhooks.use, ("webhooks",), check=event_webhooks.check),
+            Part(self.retention.use, ("retention",)),
+            Part(self.recognizer.use, check=self._check_engine),
+            Part(self.readiness.use),  # It asks the recognizer which languages there are.
+        ]
+        if self.cluster is not None:
+            connection = self.cluster.connection
+            parts.append(Part(self.cluster.retention.use, ("retention",)))
+            parts.append(Part(connection.use, check=connection.check))
+        if self.sip is not None:
+            parts.append(Part(self.sip.use))
+            parts.append(Part(self.sip.set_users, ("sip.users",)))  # Challenges from before would be stale.
+        return parts
+
+    def _use(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def _check_engine(self, settings: Settings) -> None:
+        """Raises ConfigError."""
         if why := self.recognizer.unknown(settings.asr.language):
             raise ConfigError("asr.language", settings.asr.language, why)
-        for part in (self.recognizer, self.jobs, self.webhooks):
-            part.check(settings)
-
-    def use(self, settings: Settings, changed: Collection[str]) -> None:
-        """Take over settings that `check` has passed; the names of the changed ones are in `changed`.
-
-        Raises ConfigError, and has changed nothing then.
-        """
-        self.twilio.use(settings)  # The first change, and the last that can refuse.
-        for certificate, files in self._certificate_files(settings):
-            certificate.load(files)  # A file is read again though its name has not changed.
-        if self.sip is not None:
-            self.sip.renew_certificate()
-            if "sip.users" in changed:
-                self.sip.set_users(settings.sip)
-        for part in (self.calls, self.streams, self.asterisk, self.audiosocket, self.jobs, self.webhooks):
-            part.use(settings)
-        for holder in (self.api, self.files, self.readiness, self):
-            holder.settings = settings
-        self.retention.settings = settings.retention
-        if self.cluster is not None:
-            self.cluster.retention.settings = settings.retention
-            self.cluster.connection.use(settings.cluster)
-        self.recognizer.use(settings)
-        if self.sip is not None:
-            self.sip.allow(settings.sip.allow)
-            self.sip.control.ignore_mixed = settings.siprec.ignore_mixed
-            self.sip.trace(settings.log.sip_trace)
-        self.readiness.warn_of_languages()
+        self.recognizer.check(settings)
 
     def _show_page_link(self) -> None:
         """Into the log, as long as there are no API keys to open the page with."""

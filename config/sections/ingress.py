@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 from config.errors import ConfigError
+from config.sections.checks import check_network
 from config.sections.section import Port, Reloadable, Secret, Section
 
 
@@ -35,6 +37,11 @@ class Twilio(Section, frozen=True, kw_only=True):
         ):
             if url and not url.startswith(schemes):
                 raise ConfigError(f"{key}.{name}", url, f"must start with {' or '.join(schemes)}")
+            try:
+                if url and (not urlsplit(url).hostname or urlsplit(url).port == 0):
+                    raise ConfigError(f"{key}.{name}", url, "has no host")
+            except ValueError as error:
+                raise ConfigError(f"{key}.{name}", url, f"not a URL: {error}") from None
         if self.auth_token and not self.public_url:
             raise ConfigError(
                 f"{key}.public_url", "", f"is required with {key}.auth_token: signatures are made over it"
@@ -56,6 +63,10 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     send_audio: Reloadable[Literal["silence", "none"]] = "silence"
     """With `silence`, the worker sends frames of 20 ms of silence in the format it receives; with `none`, it sends
     nothing, and Asterisk's application gives up after 2 s."""
+
+    def check(self, key: str) -> None:
+        for index, network in enumerate(self.allow):
+            check_network(f"{key}.allow[{index}]", network)
 
 
 class Asterisk(Section, frozen=True, kw_only=True):

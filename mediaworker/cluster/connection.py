@@ -22,7 +22,7 @@ from nats.js.object_store import ObjectStore
 
 from config.certificates import client_context, on_handshake, renew
 from config.errors import ConfigError
-from config.settings import Cluster
+from config.settings import Cluster, Settings
 from config.tasks import cancellable, end_tasks, lasting
 
 RETRY_S = 1.0
@@ -102,10 +102,15 @@ class NatsConnection:
             await self.client.subscribe(subject, cb=answer)
             listening.add(subject)
 
-    def use(self, settings: Cluster) -> None:
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where the next connection could not be made with these certificates."""
+        if self._context is not None:
+            client_context(settings.cluster)
+
+    def use(self, settings: Settings) -> None:
         """Certificates are read again for the next connection. Raises ConfigError."""
         if self._context is not None:
-            renew(self._context, settings)
+            renew(self._context, settings.cluster)
 
     def start(self) -> None:
         self._task = lasting(self._run, "cluster-nats")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import structlog
 
+from config import Settings
 from config.settings import Retention as RetentionSettings
 from config.tasks import end_tasks, lasting
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
@@ -37,7 +38,7 @@ SHRINK_PAGES = 64
 
 
 class RetentionTask:
-    """Sweeps every `SWEEP_EVERY_S`. `settings` may be replaced at any time; `clock` gives Unix time in seconds, and
+    """Sweeps every `SWEEP_EVERY_S`. `clock` gives Unix time in seconds, and
     `steady` seconds that nobody sets. Nothing is erased by age while it is not sure what time it is."""
 
     def __init__(
@@ -54,6 +55,10 @@ class RetentionTask:
         """Rows when they were counted, less what was appended and plus what was erased until then."""
         self._hub, self._clock, self._sure_clock = hub, clock, SureClock(clock, steady)
         self._task: asyncio.Task[None] | None = None
+
+    def use(self, settings: Settings) -> None:
+        """At a reload."""
+        self.settings = settings.retention
 
     def start(self) -> None:
         self._task = lasting(self._run, "retention")

@@ -78,6 +78,10 @@ class FileService:
         for sentence in sandbox.shortcomings():
             log.warning(sentence)
 
+    def use(self, settings: Settings) -> None:
+        """For files that come from now on."""
+        self.settings = settings
+
     @property
     def requests(self) -> int:
         """Files that somebody waits for."""

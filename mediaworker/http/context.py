@@ -41,7 +41,7 @@ class OperatorContext(Protocol):
 
 @dataclass(slots=True)
 class ApiContext:
-    """The worker, as far as the HTTP side needs it. A reload puts other `settings` in."""
+    """The worker, as far as the HTTP side needs it."""
 
     settings: Settings
     hub: EventHub
@@ -67,6 +67,10 @@ class ApiContext:
 
     def __post_init__(self) -> None:
         self.directory = self.directory or CallDirectory(self.hub, self.calls)
+
+    def use(self, settings: Settings) -> None:
+        """For requests that come from now on."""
+        self.settings = settings
 
     @property
     def events(self) -> StoredEvents:

@@ -21,7 +21,7 @@ from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
 from mediaworker.jobs.database import JobDatabase
-from mediaworker.jobs.notifier import JobNotifier, check
+from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
@@ -81,12 +81,8 @@ class JobService:
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
 
-    def check(self, settings: Settings) -> None:
-        """Raises ConfigError where a reload could not take these settings."""
-        check(settings)
-
     def use(self, settings: Settings) -> None:
-        """At a reload that `check` has passed."""
+        """At a reload that `notifier.check` has passed."""
         self.settings = settings
         self._notifier.use(settings)
 

@@ -36,6 +36,11 @@ class Readiness:
         """Set once the endpoint is made, which asks for `unfit` itself."""
         self._calls, self._recognizer, self._jobs, self._webhooks = calls, recognizer, jobs, webhooks
 
+    def use(self, settings: Settings) -> None:
+        """At a reload, after the recognizer."""
+        self.settings = settings
+        self.warn_of_languages()
+
     def refusal(self) -> CallRefused | None:
         """Why an INVITE would be refused now, or None."""
         refusal = self._calls.refusal()

@@ -1,20 +1,18 @@
 """SIGHUP: the configuration is read again, and what may change while calls run is changed.
 
-All of it or nothing: every part has looked at its new settings before the first one takes them.
+All of it or nothing: every part has checked its new settings before the first one takes them over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from asr.engines import selection as engines
 from config import ConfigError, Settings
-from config.access_list import AccessList
 from config.listen import http_host, media_host, needs_credentials
 from config.reload import Reload, merge
 from mediaworker.ingress.twilio import webhook
@@ -39,35 +37,46 @@ class ReloadCounters:
     """Unix time at which the configuration in force was read."""
 
 
-class Reloadable(Protocol):
-    """What a reload changes: the worker."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a reload does to a part of a service.
 
-    settings: Settings
+    Attributes:
+        use: takes over settings that `check` has passed.
+        keys: the settings that it uses, as `section` or `section.key`: it takes them over when one of these has
+            changed. Without any it does so at each reload, as a part must that reads files or keeps all settings.
+        check: raises ConfigError where it could not take them over, and changes nothing.
+    """
 
-    def check(self, settings: Settings) -> None: ...
+    use: Callable[[Settings], object]
+    keys: tuple[str, ...] = ()
+    check: Callable[[Settings], object] = lambda settings: None
 
-    def use(self, settings: Settings, changed: Collection[str]) -> None: ...
+    def uses(self, changed: Collection[str]) -> bool:
+        return not self.keys or any(key == own or key.startswith(f"{own}.") for key in changed for own in self.keys)
 
 
 class Reloader:
-    """`read` loads the configuration as the start did; it raises ConfigError.
+    """`settings` are in force, and `read` loads the configuration as the start did; it raises ConfigError.
 
     `hosts` are the addresses that the listeners of `http` and `media` took at the start.
     """
 
     def __init__(
         self,
-        parts: Reloadable,
+        settings: Settings,
+        parts: Sequence[Part],
         counters: ReloadCounters,
         hosts: Mapping[str, str],
         read: Callable[[], Settings],
     ) -> None:
+        self.settings = settings
         self._parts, self._counters, self._hosts, self._read = parts, counters, hosts, read
 
     def reload(self) -> bool:
         """Whether it was done. A refusal is one line in the log, which names key and value."""
         try:
-            self._apply(merge(self._parts.settings, self._read()))
+            self._apply(merge(self.settings, self._read()))
         except ConfigError as error:
             self._counters.refused += 1
             self._counters.last_ok = False
@@ -82,10 +91,12 @@ class Reloader:
         if missing := needs_credentials(self._hosts["http"], self._hosts["media"], settings):
             reason = f"needed until the next start, because {missing[0]} is not loopback"
             raise ConfigError("auth.api_keys", None, reason)
-        Policy(settings)
-        AccessList(settings.audiosocket.allow, key="audiosocket.allow")
-        self._parts.check(settings)
-        self._parts.use(settings, merged.changed)
+        for part in self._parts:
+            part.check(settings)
+        self.settings = settings
+        for part in self._parts:
+            if part.uses(merged.changed):
+                part.use(settings)
         waiting = list(merged.waiting)
         for section, host in (("http", http_host(settings)), ("media", media_host(settings))):
             key = f"{section}.host"
@@ -105,7 +116,6 @@ def check(settings: Settings) -> None:
     notifier.check(settings)
     event_webhooks.check(settings)
     Policy(settings)
-    AccessList(settings.audiosocket.allow, key="audiosocket.allow")
     AlertWatch(settings.alerts.file, tuple)
     for section, files in (("http", settings.http), ("media", settings.media)):
         if files.tls_cert:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import uvloop
 
 from config import ConfigError, Settings
 from mediaworker.ops import logs
-from mediaworker.ops.reload import ReloadCounters, Reloader
+from mediaworker.ops.reload import Part, ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.traces import Traces
 
@@ -47,11 +47,9 @@ class Service(Protocol):
     async def drain(self) -> None:
         """Take nothing new, and end what there is within `shutdown_s`."""
 
-    def check(self, settings: Settings) -> None:
-        """Raises ConfigError where these settings could not be taken over; nothing is changed."""
-
-    def use(self, settings: Settings, changed: Collection[str]) -> None:
-        """Take over settings that `check` has passed; the names of the changed ones are in `changed`."""
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What a reload changes, in this order."""
 
 
 class Listening(Protocol):
@@ -114,7 +112,7 @@ def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Sett
         manager = ServiceManager()
         service = make(settings)
         async with service.running():
-            reloader = Reloader(service, service.reloads, service.hosts, read)
+            reloader = Reloader(service.settings, service.parts, service.reloads, service.hosts, read)
             manager.ready()
             service.on_started()
             if early:

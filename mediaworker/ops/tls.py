@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 
 from config.certificates import load, load_authorities
-from config.settings import Cluster, Http, Media, Sip
+from config.settings import Cluster, Http, Media, Settings, Sip
 
 Listener = Http | Media | Sip | Cluster
 
@@ -28,14 +28,21 @@ class Certificate:
         """Unix time after which peers refuse it."""
         self.load(settings)
 
-    def check(self, settings: Listener) -> float:
-        """Whether these files would do; returns when the certificate expires. Raises ConfigError."""
+    def check(self, settings: Settings) -> None:
+        """Whether the files that these settings name would do. Raises ConfigError."""
+        self._check(getattr(settings, self._section))
+
+    def use(self, settings: Settings) -> None:
+        """As `load`, from the section that names its files. They are read again though their names are the same."""
+        self.load(getattr(settings, self._section))
+
+    def _check(self, settings: Listener) -> None:
         # Another context than the live one, which a key that does not fit would leave with half of the pair.
-        return load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._section, settings.tls_cert, settings.tls_key)
+        load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._section, settings.tls_cert, settings.tls_key)
 
     def load(self, settings: Listener) -> None:
         """New connections get this certificate; those that are open keep theirs. Raises ConfigError."""
-        self.check(settings)
+        self._check(settings)
         self.expires_s = load(self.context, self._section, settings.tls_cert, settings.tls_key)
 
 

@@ -189,10 +189,6 @@ class EventWebhooks:
         """Of webhooks that are far behind."""
         return [feed.warning for feed in self.feeds if feed.warning is not None]
 
-    def check(self, settings: Settings) -> None:
-        """Raises ConfigError where a reload could not take these settings."""
-        check(settings)
-
     def use(self, settings: Settings) -> None:
         """At a reload that `check` has passed. Which webhooks there are changes with a start only."""
         hooks = {hook.name: hook for hook in settings.webhooks}

@@ -13,7 +13,6 @@ from audio import Detector
 from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed, split_address
-from config.settings import Sip
 from config.tasks import end_tasks, lasting
 from sip.errors import PeerError, SipError
 from sip.handler import SipHandler
@@ -207,9 +206,17 @@ class SipEndpoint:
         """Who may call from now on (`sip.allow`), beside loopback and the registrars. Raises ConfigError."""
         self._access.replace(networks)
 
-    def set_users(self, settings: Sip) -> None:
+    def set_users(self, settings: Settings) -> None:
         """Whose credentials are good from now on (`sip.users`); earlier challenges are stale."""
-        self.admission.challenger = challenger(settings)
+        self.admission.challenger = challenger(settings.sip)
+
+    def use(self, settings: Settings) -> None:
+        """Take over everything else that a reload may change. Raises ConfigError for `sip.allow`, and then nothing
+        changes."""
+        self.allow(settings.sip.allow)
+        self.control.ignore_mixed = settings.siprec.ignore_mixed
+        self.trace(settings.log.sip_trace)
+        self.renew_certificate()
 
     def _select_account(self, text: str, source: str, proposed: int) -> int:
         """The account whose Contact goes into the answer, and whose password answers challenges within the call.

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from config import ConfigError
+from config import ConfigError, Settings
 from config.access_list import AccessList
 from config.load import parse
 from config.reload import merge
+from config.settings import AudioSocket
 from lab.asterisk.audiosocket_frames import HELLO, pcm
 from lab.asterisk.peers import AudioSocketPeer, frame
 from lab.calls.stream_desks import Desk
@@ -169,7 +170,7 @@ async def test_the_list_may_change_while_calls_run() -> None:
     listener.use(parse({"audiosocket": {"allow": ["10.0.0.2"]}}))
     assert (listener.admit("10.0.0.1"), listener.admit("10.0.0.2")) == ("not_allowed", "")
     with pytest.raises(ConfigError):
-        listener.use(parse({"audiosocket": {"allow": ["nobody"]}}))
+        listener.use(Settings(audiosocket=AudioSocket(allow=("nobody",))))
     assert listener.admit("10.0.0.2") == "", "nothing has changed"
     merged = merge(parse({}), parse({"audiosocket": {"allow": ["10.0.0.2"], "port": 9}, "asterisk": {"answer": False}}))
     assert set(merged.changed) == {"audiosocket.allow", "asterisk.answer"} and merged.waiting == ("audiosocket.port",)

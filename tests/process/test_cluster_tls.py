@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError
+from config import ConfigError, Settings
 from config.load import parse
 from config.settings import Cluster
 from lab.network.authority import Authority, Pair, stunnel
@@ -115,10 +115,12 @@ async def test_a_renewed_certificate_is_used_by_the_next_connection(tmp_path: Pa
             server.start_again()
             renewed = settings(tmp_path, server.port, new)
             (tmp_path / "own.key").write_text("half of it")
-            with pytest.raises(ConfigError):
-                connection.use(renewed)
+            for refuses in (connection.check, connection.use):
+                with pytest.raises(ConfigError):
+                    refuses(Settings(cluster=renewed))
             renewed = settings(tmp_path, server.port, new)
-            connection.use(renewed)
+            connection.check(Settings(cluster=renewed))
+            connection.use(Settings(cluster=renewed))
             await eventually(lambda: not connection.trouble)
 
 

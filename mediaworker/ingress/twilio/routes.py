@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from config import ConfigError, Settings
+from config import Settings
 from mediaworker.access.auth_failures import AuthFailures, Reason
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
 from mediaworker.access.refusals import refusal_headers
@@ -66,8 +66,8 @@ class TwilioIngress:
         twilio = settings.twilio
         auth_tokens = tuple(t for t in (twilio.auth_token.reveal(), twilio.auth_token_next.reveal()) if t)
         then = webhook.parse_then(twilio.then)
-        public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
-        stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(public_url)
+        public_url = twilio.public_url.rstrip("/")
+        stream_url = twilio.stream_url or _stream_url(public_url)
         self._tokens.use(auth_tokens, ttl_s=TOKEN_TTL_S)
         self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
         self._public_url, self._stream_url = public_url, stream_url
@@ -201,15 +201,6 @@ def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
         Route(VOICE, twilio.voice, methods=["GET", "POST"]),
         Route(STATUS, twilio.status, methods=["POST"]),
     ]
-
-
-def _checked(key: str, url: str) -> str:
-    try:
-        if url and (not urlsplit(url).hostname or urlsplit(url).port == 0):
-            raise ConfigError(key, url, "has no host")
-    except ValueError as error:
-        raise ConfigError(key, url, f"not a URL: {error}") from None
-    return url
 
 
 def _stream_url(public_url: str) -> str:

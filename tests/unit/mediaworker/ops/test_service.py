@@ -19,7 +19,7 @@ class Slow:
     """A service one of whose parts takes its time to end."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.reloads = settings, ReloadCounters(last_s=0.0)
+        self.settings, self.reloads, self.parts = settings, ReloadCounters(last_s=0.0), ()
 
     @property
     def hosts(self) -> Mapping[str, str]:
