@@ -108,10 +108,12 @@ class Worker:
             rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
             traces=self.traces,
         )
+        self.sip_certificate = sip_certificate(settings.sip)
+        self.sip = self._make_sip()
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.cluster = self._join_cluster(settings)
         self.jobs = JobService(settings, self.files, store=self.cluster.jobs if self.cluster is not None else None)
-        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks)
+        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks, self.sip)
         self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
         self._throttle = Throttle()
         self.media = MediaLoop(
@@ -123,10 +125,6 @@ class Worker:
             stepped=self._throttle.release,
         )
         endpoints = self._make_ingresses(settings)
-        self.sip_certificate = sip_certificate(settings.sip)
-        self.sip = self.readiness.sip = self._make_sip()
-        if self.cluster is not None and self.sip is not None:
-            self.cluster.accounts.accounts = self.sip.one_worker
         self._make_http(settings, endpoints)
         self._define_metrics(self.metrics)
 
@@ -160,6 +158,7 @@ class Worker:
             hub=self.hub,
             calls=self.calls,
             metrics=self.metrics,
+            directory=self.cluster.directory if self.cluster is not None else CallDirectory(self.hub, self.calls),
             ready=self.readiness.reasons,
             warnings=lambda: [*self.readiness.warnings(), *(self.cluster.warnings if self.cluster else [])],
             engine=self.readiness.engine_status,
@@ -167,7 +166,6 @@ class Worker:
             sip_status=self.readiness.sip_status,
             sessions=self.page_sessions,
             failures=self.auth_failures,
-            directory=self.cluster.directory if self.cluster is not None else CallDirectory(self.hub, self.calls),
             feed=self.cluster.feed if self.cluster is not None else lambda: self.hub,
         )
         extra = websocket_routes(endpoints, self._throttle, max_bytes=settings.media.max_message_bytes)
@@ -341,7 +339,8 @@ class Worker:
             return None
         from mediaworker.cluster.member import ClusterMember
 
-        return ClusterMember(settings, self.hub, self.calls, self.traces)
+        accounts = self.sip.one_worker if self.sip is not None else ()
+        return ClusterMember(settings, self.hub, self.calls, self.traces, accounts)
 
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:
@@ -355,7 +354,7 @@ class Worker:
             raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
         from mediaworker.ingress.sip.calls import SipIngress
 
-        handler = SipIngress(self.calls, lambda: self.settings, self.readiness.refusal)
+        handler = SipIngress(self.calls, lambda: self.settings, lambda: self.readiness.refusal())
         return SipEndpoint(
             self.settings,
             handler,

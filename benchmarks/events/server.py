@@ -29,6 +29,7 @@ SETTLE_S = 0.5
 
 @contextlib.asynccontextmanager
 async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
+    from mediaworker.calls.directory import CallDirectory
     from mediaworker.events.hub import EventHub
     from mediaworker.events.store import EventStore
     from mediaworker.http.app import ApiContext, HttpServer, create_app
@@ -37,7 +38,8 @@ async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
     settings = parse({"http": {"host": "127.0.0.1", "port": port}, "data_dir": folder, "log": {"level": "error"}})
     hub = EventHub(settings, EventStore(folder))
     await hub.start()
-    server = HttpServer(create_app(ApiContext(settings, hub, {}, MetricsRegistry(), ready=lambda: ())), settings)
+    context = ApiContext(settings, hub, {}, MetricsRegistry(), CallDirectory(hub, {}), ready=lambda: ())
+    server = HttpServer(create_app(context), settings)
     await server.start()
     try:
         yield hub.publish

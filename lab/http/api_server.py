@@ -14,6 +14,7 @@ from config.load import parse
 from lab.events.samples import LEGS, ended, running_hub, started
 from lab.http.documented import check_async
 from lab.patience import seconds
+from mediaworker.calls.directory import CallDirectory
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import LegUpdated
@@ -89,7 +90,8 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
         store_metric_definitions.add_events(metrics, hub)
         store_metric_definitions.add_event_store(metrics, hub, RetentionTask(hub, settings.retention))
         status = [{"account": "pbx", "state": "registered", "code": 200}]
-        context = ApiContext(settings, hub, calls, metrics, ready=lambda: reasons, sip_status=lambda: status)
+        directory = CallDirectory(hub, calls)
+        context = ApiContext(settings, hub, calls, metrics, directory, lambda: reasons, sip_status=lambda: status)
         server = HttpServer(create_app(context), settings)
         await server.start()
         url = f"http://127.0.0.1:{server.port}"

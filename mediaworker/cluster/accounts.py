@@ -41,12 +41,10 @@ class Holder:
 
 class ClusterAccounts:
     """See the module. `read` and `settle` at each renewal of this worker's lease, `release` before it takes no more
-    calls."""
+    calls. `accounts` are those that one worker alone registers."""
 
-    def __init__(self, connection: NatsConnection) -> None:
-        self.accounts: Sequence[RegisteredAccount] = ()
-        """Those that one worker alone registers."""
-        self._connection = connection
+    def __init__(self, connection: NatsConnection, accounts: Sequence[RegisteredAccount] = ()) -> None:
+        self._connection, self.accounts = connection, accounts
         self._holders: dict[str, Holder] = {}
         """Key → as it was read last."""
         self._held: dict[str, int] = {}

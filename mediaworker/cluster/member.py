@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,6 +27,9 @@ from mediaworker.events.stored_events import StoredEvents
 from mediaworker.jobs.sources import Sources
 from mediaworker.ops.traces import Traces
 
+if TYPE_CHECKING:
+    from sip.pjsip.accounts import RegisteredAccount
+
 FOLDER = "cluster"
 """In `data_dir`: this worker's copy of the events of all."""
 PUBLISH_S = 5.0
@@ -35,7 +40,15 @@ log = structlog.get_logger("cluster")
 class ClusterMember:
     """`start` after the hub, `stop` before it."""
 
-    def __init__(self, settings: Settings, hub: EventHub, calls: CallRegistry, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        hub: EventHub,
+        calls: CallRegistry,
+        traces: Traces | None = None,
+        accounts: Sequence[RegisteredAccount] = (),
+    ) -> None:
+        """`accounts`: those of SIP that one worker alone registers."""
         self._hub = hub
         name = f"mediaworker {socket.gethostname()}"
         self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
@@ -46,7 +59,7 @@ class ClusterMember:
         folder, sources = Path(settings.data_dir), Sources.of(settings)
         self.jobs = ClusterJobStore(self.connection, folder, sources, clock=time.time)
         """Opened and closed by the service of jobs."""
-        self.accounts = ClusterAccounts(self.connection)
+        self.accounts = ClusterAccounts(self.connection, accounts)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
         own_events = self.events.own_events
         own_events.ask, own_events.prompt = self.leases.catch_up, lambda: self.outbox.prompt

@@ -47,6 +47,8 @@ class ApiContext:
     hub: EventHub
     calls: CallRegistry
     metrics: MetricsRegistry
+    directory: CallDirectory
+    """Of all calls that can be asked about here."""
     ready: Callable[[], Sequence[str]]
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
     warnings: Callable[[], Sequence[str]] = lambda: ()
@@ -60,13 +62,8 @@ class ApiContext:
     sessions: PageSessions = field(default_factory=PageSessions)
     """Of pages that were opened without an API key."""
     failures: AuthFailures = field(default_factory=AuthFailures)
-    directory: CallDirectory = None  # type: ignore[assignment]
-    """Of all calls that can be asked about here; without one: of those of this worker."""
     feed: Callable[[], StoredEvents] | None = None
     """The events that subscribers follow; without one: those of this worker."""
-
-    def __post_init__(self) -> None:
-        self.directory = self.directory or CallDirectory(self.hub, self.calls)
 
     def use(self, settings: Settings) -> None:
         """For requests that come from now on."""

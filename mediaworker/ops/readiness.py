@@ -30,10 +30,9 @@ class Readiness:
         recognizer: Recognizer,
         jobs: JobService,
         webhooks: EventWebhooks,
+        sip: SipEndpoint | None,
     ) -> None:
-        self.settings = settings
-        self.sip: SipEndpoint | None = None
-        """Set once the endpoint is made, which asks for `unfit` itself."""
+        self.settings, self.sip = settings, sip
         self._calls, self._recognizer, self._jobs, self._webhooks = calls, recognizer, jobs, webhooks
 
     def use(self, settings: Settings) -> None:

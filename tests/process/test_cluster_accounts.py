@@ -69,8 +69,8 @@ async def members(server: NatsServer, *names: str) -> AsyncIterator[list[Member]
         connection = NatsConnection(settings, worker=name, on_ready=on_ready)
         connection.start()
         await wait_for(ready.wait(), 10)
-        accounts = ClusterAccounts(connection)
-        accounts.accounts = cast(Any, [Account(f"user {number} ü/*@pbx:0") for number in range(ACCOUNTS)])
+        own = [Account(f"user {number} ü/*@pbx:0") for number in range(ACCOUNTS)]
+        accounts = ClusterAccounts(connection, cast(Any, own))
         connections.append(connection)
         found.append(Member(name, accounts))
     try:

@@ -57,9 +57,9 @@ def readiness(settings: dict[str, Any] | None = None, *, sip: bool = True, **par
     for name, value in parts.items():
         part = calls if name in ("refused", "calls_trouble") else jobs if name == "jobs" else recognizer
         setattr(part, {"calls_trouble": "trouble", "jobs": "warnings"}.get(name, name), value)
-    found = Readiness(parse(settings or {}), calls, recognizer, jobs, Parts(warnings=parts.get("webhooks", [])))  # type: ignore[arg-type]
-    found.sip = Parts(full=parts.get("full", False), registrations=parts.get("registrations", [])) if sip else None  # type: ignore[assignment]
-    return found
+    webhooks = Parts(warnings=parts.get("webhooks", []))
+    endpoint = Parts(full=parts.get("full", False), registrations=parts.get("registrations", [])) if sip else None
+    return Readiness(parse(settings or {}), calls, recognizer, jobs, webhooks, endpoint)  # type: ignore[arg-type]
 
 
 def test_a_worker_that_is_well() -> None:
