@@ -30,8 +30,8 @@ from config import Endpointing
 from lab.media.speech import SPEECH
 from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.parts import LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.events import schema as events
 
 HZ = 8000
@@ -104,10 +104,10 @@ def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Gen
         leg = detector.open(Codec.PCMU, profile, transport="stream")
         leg.start(0.0)
         transcribers[name] = LegTranscriber(
-            name=name, speaker=Speaker("unknown"), leg=leg, prefix=f"{name}/", language="", context="", partial_ms=500,
-            endpointing=profile, recognizer=cast(UtteranceRecognizer, Counting()),
+            leg, LegPlan(name, Speaker("unknown"), f"{name}/", profile, 500),
+            TranscriberParts(cast(UtteranceRecognizer, Counting()), lambda: 0.0),
             publish=partial(_note, published, leg), call_ms=lambda position: position // 8,
-            clock=lambda: 0.0, drained=lambda: None, stats=TranscriberStats(), crosstalk=Timed(crosstalk, outcome),  # type: ignore[arg-type]
+            drained=lambda: None, crosstalk=Timed(crosstalk, outcome),  # type: ignore[arg-type]
         )  # fmt: skip
         leg.key = transcribers[name]
     for at in range(0, CALL_S * HZ, 160):

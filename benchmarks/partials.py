@@ -30,8 +30,8 @@ from audio.codecs.g711 import ulaw_decode, ulaw_encode
 from benchmarks.words.score import taken_back
 from config import Settings
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.parts import LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.events import schema as events
 
 TICK_S = WINDOW / 8000
@@ -147,10 +147,9 @@ def call(engine: Engine, settings: Settings, samples: NDArray[np.int16], name: s
                 shown.end_s, shown.final_s, shown.final = body.end_ms / 1000, now_s, body
 
     transcriber = LegTranscriber(
-        name="main", speaker=Speaker("customer"), leg=leg, prefix=f"{name}/", language="", context="",
-        partial_ms=settings.asr.partial_ms, endpointing=profile, recognizer=engine, publish=publish,
-        call_ms=lambda position: position // 8, clock=lambda: engine.now, drained=lambda: None,
-        stats=TranscriberStats(),
+        leg, LegPlan("main", Speaker("customer"), f"{name}/", profile, settings.asr.partial_ms),
+        TranscriberParts(engine, lambda: engine.now), publish=publish,
+        call_ms=lambda position: position // 8, drained=lambda: None,
     )  # fmt: skip
     codes = bytes(ulaw_encode(samples)) + b"\xff" * 16000
     leg.start(begun_s)

@@ -22,6 +22,7 @@ from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.connections import affordable, raise_open_files
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
@@ -95,18 +96,15 @@ class Worker:
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self.guard = LoadGuard()
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
+        parts = TranscriberParts(self.recognizer, clock, latency=self.latency, guard=self.guard, traces=self.traces)
         self.calls = CallRegistry(
             settings,
+            parts,
             detector=self.detector,
-            recognizer=self.recognizer,
             publish=self.hub.publish,
-            clock=clock,
-            latency=self.latency,
-            guard=self.guard,
             aligner=self.recognizer if settings.asr.word_timestamps else None,
             calls_changed=self._calls_changed,
             rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
-            traces=self.traces,
         )
         self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self._make_sip()

@@ -24,6 +24,7 @@ from audio import Detector, Shard
 from config import Settings
 from mediaworker.access.connections import raise_open_files
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore
@@ -82,10 +83,9 @@ class Harness:
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self.calls = CallRegistry(
             settings,
+            TranscriberParts(NoWords(), asyncio.get_running_loop().time),
             detector=self.detector,
-            recognizer=NoWords(),
             publish=self.hub.publish,
-            clock=asyncio.get_running_loop().time,
             calls_changed=lambda count: self._media.wake() if self._media is not None else None,
         )
         self._media: MediaLoop | None = None

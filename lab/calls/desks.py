@@ -11,6 +11,7 @@ from audio import Codec, Detector
 from audio.rtp.packet import RtpPacket
 from config import Settings
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.call_record import apply
@@ -55,10 +56,9 @@ class Desk:
         self.engine, self.detector = engine or Engine(), Detector()
         self.registry = CallRegistry(
             Settings(**settings),
+            TranscriberParts(self.engine, lambda: self.now),
             detector=self.detector,
-            recognizer=self.engine,
             publish=lambda call_id, at_ms, body: self.published.append(body),
-            clock=lambda: self.now,
             aligner=aligner,
             calls_changed=lambda count: self.media.wake(),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -16,6 +16,7 @@ from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.hold import HoldState
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.parts import CallInfo
 from mediaworker.calls.routing import CallPlan
 from mediaworker.calls.sound import Player
 from mediaworker.events import schema as events
@@ -30,18 +31,16 @@ SETTLED_MS = 60_000
 """Speech older than this is complete: no leg lags that far behind the others, and no utterance is that long."""
 
 
-@dataclass(slots=True)
-class CallInfo:
-    """Who calls whom, and through which ingress."""
+@dataclass(frozen=True, slots=True)
+class CallParts:
+    """What the calls of a registry share."""
 
-    id: str
-    source: str
-    external_id: str
-    direction: str
-    from_: str
-    to: str
-    account: str = ""
-    custom: dict[str, str] = field(default_factory=dict)
+    detector: Detector
+    publish: Callable[[str, int, events.EventBody], None]
+    clock: Callable[[], float]
+    closed: Callable[[Call], None]
+    later: Callable[[float, Callable[[], None]], object]
+    """Runs a function after a number of seconds."""
 
 
 class Call:
@@ -51,7 +50,6 @@ class Call:
 
     Args:
         plan: gives the plan that the routes and these overrides make for the call.
-        later: runs a function after a number of seconds.
         words_wait_s: how long the end waits for the words' timestamps after the last final.
         make_leg: opens a leg that joins during the call.
         privacy: screens every event before anybody sees it.
@@ -61,20 +59,15 @@ class Call:
     def __init__(
         self,
         info: CallInfo,
+        parts: CallParts,
         *,
-        detector: Detector,
-        start_s: float,
-        publish: Callable[[str, int, events.EventBody], None],
-        clock: Callable[[], float],
-        closed: Callable[[Call], None],
         plan: Callable[[Mapping[str, str]], CallPlan],
-        later: Callable[[float, Callable[[], None]], object],
         words_wait_s: float,
         make_leg: Callable[[Call, LegSpec], CallLeg],
         privacy: CallPrivacy,
         alerts: CallAlerts | None = None,
     ) -> None:
-        self.info, self.id, self.start_s = info, info.id, start_s
+        self.info, self.id, self.start_s = info, info.id, parts.clock()
         self.members: dict[str, CallLeg] = {}
         self.on_hangup: Callable[[], None] | None = None
         """Set by the ingress: ends the call at the peer."""
@@ -82,9 +75,9 @@ class Call:
         """Set by an ingress that can play audio to its peer."""
         self.on_event: Callable[[int, events.EventBody], None] | None = None
         """Set by an ingress that sends transcripts to its peer: takes (at_ms, event body)."""
-        self._detector = detector
-        self._publish, self._clock, self._closed, self._plan = publish, clock, closed, plan
-        self._later, self._words_wait_s = later, words_wait_s
+        self._detector, self._publish, self._clock = parts.detector, parts.publish, parts.clock
+        self._closed, self._later = parts.closed, parts.later
+        self._plan, self._words_wait_s = plan, words_wait_s
         self._make_leg, self._privacy, self._alerts = make_leg, privacy, alerts
         if alerts is not None:
             alerts.is_copy = lambda leg: leg in self.members and self.members[leg].transcriber.hears_another

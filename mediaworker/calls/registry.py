@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import structlog
 from uuid_utils import uuid7
 
-from asr.client.interfaces import UtteranceRecognizer, WordAligner
+from asr.client.interfaces import WordAligner
 from audio import Detector, Leg
 from config import Settings
 from config.settings import Endpointing
 from mediaworker.calls import routing
-from mediaworker.calls.call import Call, CallInfo
+from mediaworker.calls.call import Call, CallParts
 from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.parts import CallInfo, LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.overload import Load, LoadGuard
-from mediaworker.ops.traces import Traces
+from mediaworker.ops.overload import Load
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import Rules
 from mediaworker.policy.redaction.call import CallPrivacy, Policy
@@ -57,31 +55,25 @@ class CallRegistry:
     def __init__(
         self,
         settings: Settings,
+        parts: TranscriberParts,
         *,
         detector: Detector,
-        recognizer: UtteranceRecognizer,
         publish: Callable[[str, int, events.EventBody], None],
-        clock: Callable[[], float],
-        latency: LatencyParts | None = None,
-        guard: LoadGuard | None = None,
         aligner: WordAligner | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
         rules: Callable[[], Rules] | None = None,
-        traces: Traces | None = None,
     ) -> None:
         """`rules` returns the current rules of alerts. Raises ConfigError for privacy settings that cannot be used."""
-        self.stats = TranscriberStats()
+        self.stats = parts.stats
         self.opened = 0
         self.refused = 0
         self.draining = False
         self.masked: Counter[str] = Counter()
         """How many texts and digits were masked, by kind."""
-        self._settings, self._detector, self._recognizer = settings, detector, recognizer
+        self._settings, self._detector, self._parts = settings, detector, parts
         self._policy, self._rules = Policy(settings), rules
-        self._aligner, self._traces = aligner, traces
-        self._publish, self._clock = publish, clock
-        self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
-        self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
+        self._aligner, self._calls_changed = aligner, calls_changed
+        self._call_parts = CallParts(detector, publish, parts.clock, self._closed, _later)
         self._no_memory_s: float | None = None
         """When a call was refused for lack of memory; None once a later call has succeeded."""
         self._calls: dict[str, Call] = {}
@@ -108,14 +100,14 @@ class CallRegistry:
             return CallRefused(503, "the worker is shutting down")
         if len(self._calls) >= self._settings.max_calls:
             return CallRefused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
-        if self._guard.load is Load.FULL:
+        if self._parts.guard.load is Load.FULL:
             return CallRefused(503, "the worker cannot keep up with the calls it has")
         return None
 
     @property
     def trouble(self) -> str | None:
         """Why the next call is likely to fail although it would be admitted, or None."""
-        if self._no_memory_s is None or self._clock() - self._no_memory_s >= NO_MEMORY_S:
+        if self._no_memory_s is None or self._parts.clock() - self._no_memory_s >= NO_MEMORY_S:
             return None
         return "there was no memory for the last call"
 
@@ -157,13 +149,8 @@ class CallRegistry:
 
         call = Call(
             info,
-            detector=self._detector,
-            start_s=self._clock(),
-            publish=self._publish,
-            clock=self._clock,
-            closed=self._closed,
+            self._call_parts,
             plan=plan,
-            later=_later,
             words_wait_s=self._settings.asr.words_wait_s,
             make_leg=lambda call, spec: self._leg(call, spec, plan(overrides)),
             privacy=CallPrivacy(self._policy, self.masked),
@@ -192,9 +179,9 @@ class CallRegistry:
         self._empty.clear()
         self._calls_changed(len(self._calls))
         log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(call.members))
-        if self._traces is not None:
+        if (traces := self._parts.traces) is not None:
             direction = call.info.direction
-            self._traces.on_call(call.id, call.start_s, source=source, direction=direction, external_id=external_id)
+            traces.on_call(call.id, call.start_s, source=source, direction=direction, external_id=external_id)
         call.started()
 
     async def drain(self, grace_s: float) -> None:
@@ -226,7 +213,7 @@ class CallRegistry:
             )
         except (MemoryError, OSError) as error:
             self.refused += 1
-            self._no_memory_s = self._clock()
+            self._no_memory_s = self._parts.clock()
             log.error("no memory for a call", error=str(error), external_id=call.info.external_id)
             raise CallRefused(503, "there is no memory for another call") from error
         self._no_memory_s = None
@@ -234,25 +221,23 @@ class CallRegistry:
 
     def _leg(self, call: Call, spec: LegSpec, plan: routing.CallPlan) -> CallLeg:
         audio = self._audio_leg(call, spec, plan.endpointing)
-        transcriber = LegTranscriber(
-            name=spec.leg,
-            speaker=Speaker(plan.roles.get(spec.leg, spec.role), plan.names.get(spec.leg, spec.name)),
-            leg=audio,
+        leg_plan = LegPlan(
+            spec.leg,
+            Speaker(plan.roles.get(spec.leg, spec.role), plan.names.get(spec.leg, spec.name)),
             prefix=f"{call.id}/{spec.leg}/",
+            endpointing=plan.endpointing,
+            partial_ms=self._settings.asr.partial_ms,
             language=plan.language,
             context=plan.context,
-            partial_ms=self._settings.asr.partial_ms,
-            endpointing=plan.endpointing,
-            recognizer=self._recognizer,
+        )
+        transcriber = LegTranscriber(
+            audio,
+            leg_plan,
+            self._parts,
             publish=call.publish,
             call_ms=lambda position: call.leg_ms(audio, position),
-            clock=self._clock,
             drained=call.drained,
-            stats=self.stats,
-            latency=self._latency,
-            takes_partial=self._guard.takes_partial,
             words=self._words(call),
-            traces=self._traces,
             crosstalk=call.crosstalk if self._settings.asr.withhold_crosstalk else None,
         )
         return CallLeg(
@@ -267,14 +252,18 @@ class CallRegistry:
         if self._aligner is None:
             return None
         return LegWordTimestamps(
-            self._aligner, publish=call.publish, clock=self._clock, done=call.drained, latency=self._latency
+            self._aligner,
+            publish=call.publish,
+            clock=self._parts.clock,
+            done=call.drained,
+            latency=self._parts.latency,
         )
 
     def _closed(self, call: Call) -> None:
         del self._calls[call.id]
         for leg in call.media:
             if leg.packets:
-                self._latency.jitter.observe(leg.jitter_ms / 1000)
+                self._parts.latency.jitter.observe(leg.jitter_ms / 1000)
         if not self._calls:
             self._empty.set()
         self._calls_changed(len(self._calls))

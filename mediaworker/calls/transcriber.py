@@ -17,18 +17,14 @@ from collections.abc import Callable
 
 import structlog
 
-from asr.client.interfaces import UtteranceRecognizer
 from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
-from config import Endpointing
 from mediaworker.calls.crosstalk import Comparison, Crosstalk
-from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS, POSITIONS_PER_MS, LiveUtterance, Speaker
-from mediaworker.calls.transcriber_stats import TranscriberStats
+from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS, POSITIONS_PER_MS, LiveUtterance
+from mediaworker.calls.parts import LegPlan, TranscriberParts
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.traces import Traces
 
 log = structlog.get_logger()
 
@@ -41,50 +37,37 @@ class LegTranscriber:
     """The recognition side of one leg.
 
     Args:
-        speaker: who says what begins from now on; replaced when another person takes the leg over.
         publish: takes (at_ms, event body).
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
-        takes_partial: whether partials may be requested; an overloaded worker requests none.
         words: requests the timestamps of the finals' words; None: they are not wanted.
-        traces: is told the times of each utterance; None: nobody wants them.
         crosstalk: finds utterances that are another leg's sound; None: all are transcribed.
     """
 
     def __init__(
         self,
-        *,
-        name: str,
-        speaker: Speaker,
         leg: Leg,
-        prefix: str,
-        language: str,
-        context: str,
-        partial_ms: int,
-        endpointing: Endpointing,
-        recognizer: UtteranceRecognizer,
+        plan: LegPlan,
+        parts: TranscriberParts,
+        *,
         publish: Callable[[int, events.EventBody], None],
         call_ms: Callable[[int], int],
-        clock: Callable[[], float],
         drained: Callable[[], None],
-        stats: TranscriberStats,
-        latency: LatencyParts | None = None,
-        takes_partial: Callable[[], bool] = lambda: True,
         words: LegWordTimestamps | None = None,
-        traces: Traces | None = None,
         crosstalk: Crosstalk | None = None,
     ) -> None:
-        self.name, self.speaker, self.leg = name, speaker, leg
-        self.language, self.context = language, context
+        self.name, self.speaker, self.leg = plan.name, plan.speaker, leg
+        self.language, self.context = plan.language, plan.context
         self.segments: list[tuple[int, int]] = []
         """Finished speech in call milliseconds; the call removes what it has added up."""
-        self._prefix, self._count = prefix, 0
-        self._partial_ms = partial_ms
-        self.endpointing = endpointing
+        self._prefix, self._count = plan.prefix, 0
+        self._partial_ms = plan.partial_ms
+        self.endpointing = plan.endpointing
         """The profile of the leg."""
-        self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
-        self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
-        self._takes_partial, self.words, self._traces, self._crosstalk = takes_partial, words, traces, crosstalk
+        self._recognizer, self._clock, self._guard = parts.recognizer, parts.clock, parts.guard
+        self._stats, self._latency, self._traces = parts.stats, parts.latency, parts.traces
+        self._publish, self._call_ms, self._drained = publish, call_ms, drained
+        self.words, self._crosstalk = words, crosstalk
         self._open: dict[str, LiveUtterance] = {}
         self._current: LiveUtterance | None = None
         self._given_up = False
@@ -165,7 +148,7 @@ class LegTranscriber:
         if position >= utterance.next_partial:
             self._append(utterance, position)
             utterance.schedule_partial(position, self._partial_ms)
-            if self._takes_partial() and not self._is_copy(utterance, position):
+            if self._guard.takes_partial() and not self._is_copy(utterance, position):
                 utterance.revision += 1
                 self._recognizer.partial(utterance.engine_id, utterance.revision)
         elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:

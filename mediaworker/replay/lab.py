@@ -20,6 +20,7 @@ from audio import Detector, Leg
 from config import Settings
 from mediaworker.calls.call import Call
 from mediaworker.calls.media_loop import TICK_S, MediaLoop, report
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
@@ -110,10 +111,9 @@ class Lab:
         self._recognizer = PatientRecognizer(settings)
         self._calls = CallRegistry(
             settings,
+            TranscriberParts(self._recognizer, lambda: self.now),
             detector=self._detector,
-            recognizer=self._recognizer,
             publish=self._publish,
-            clock=lambda: self.now,
             calls_changed=self._calls_changed,
         )
         self._empty = asyncio.Event()

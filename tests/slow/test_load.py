@@ -17,6 +17,7 @@ from lab.media.speech import speech
 from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ops.overload import HORIZON, Load, LoadGuard
@@ -76,11 +77,9 @@ class BusyDesk(Desk):
         self.guard = LoadGuard(shed_s=0.05, refuse_s=0.09)
         self.registry = CallRegistry(
             self.registry._settings,
+            TranscriberParts(self.engine, asyncio.get_running_loop().time, guard=self.guard),
             detector=self.detector,
-            recognizer=self.engine,
             publish=lambda call_id, at_ms, body: self.published.append(body),
-            clock=asyncio.get_running_loop().time,
-            guard=self.guard,
             calls_changed=lambda count: self.media.wake(),
         )
         self.media = MediaLoop(self.detector, lambda: self.registry, guard=self.guard, sweep=self.work)

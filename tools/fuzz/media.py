@@ -17,6 +17,7 @@ from audio.codecs.opus import OpusEncoder, OpusError, OpusPacket, OpusWindows
 from audio.rtp.fast_path import MAX_BYTES, Datagrams
 from config import Endpointing, Settings
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import encode, printable
@@ -153,10 +154,9 @@ class Sessions:
         self._victim = Victim(self._detector)
         self._registry = CallRegistry(
             Settings(),
+            TranscriberParts(Engine(), lambda: self._now),
             detector=self._detector,
-            recognizer=Engine(),
             publish=self._publish,
-            clock=lambda: self._now,
         )
         self._media = MediaLoop(self._detector, lambda: self._registry)
 

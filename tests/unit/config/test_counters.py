@@ -15,7 +15,7 @@ from config.counters import descriptions
 COUNTERS = {
     "asr.client.pending": ("RecognizerCounters",),
     "asr.server.scheduler": ("SchedulerCounters",),
-    "mediaworker.calls.transcriber": ("TranscriberStats",),
+    "mediaworker.calls.parts": ("TranscriberStats",),
     "mediaworker.files.transcription": ("FileStats",),
     "mediaworker.http.connection": ("HttpCounters",),
     "mediaworker.ingress.asterisk.session": ("AsteriskCounters",),

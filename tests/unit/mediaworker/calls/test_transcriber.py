@@ -6,8 +6,9 @@ which its answers come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import speech
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.parts import LegPlan, TranscriberParts, TranscriberStats
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.overload import LoadGuard
 
 
 @dataclass
@@ -87,9 +89,10 @@ class Stage:
         *,
         at_once: bool = False,
         latency: LatencyParts | None = None,
-        takes_partial: Callable[[], bool] = lambda: True,
+        guard: LoadGuard | None = None,
         **limits: float,
     ) -> None:
+        given = {name: each for name, each in (("latency", latency), ("guard", guard)) if each is not None}
         self.detector = Detector()
         profile = Endpointing(**limits)  # type: ignore[arg-type]
         self.leg = self.detector.open(Codec.PCMU, profile, transport="stream")
@@ -100,22 +103,12 @@ class Stage:
         self.codes = ulaw_encode(samples)
         self.at = 0
         self.transcriber = LegTranscriber(
-            name="main",
-            speaker=Speaker("customer"),
-            leg=self.leg,
-            prefix="c/main/",
-            language="en",
-            context="",
-            partial_ms=500,
-            endpointing=profile,
-            recognizer=self.engine,
+            self.leg,
+            LegPlan("main", Speaker("customer"), "c/main/", profile, 500, "en"),
+            replace(TranscriberParts(self.engine, lambda: self.now, self.stats), **given),
             publish=lambda at_ms, body: self.published.append(body),
             call_ms=lambda position: position // 8,
-            clock=lambda: self.now,
             drained=self._on_drained,
-            stats=self.stats,
-            latency=latency,
-            takes_partial=takes_partial,
         )
         self.leg.start(0.0)
 
@@ -423,7 +416,9 @@ def test_what_is_counted() -> None:
 
 
 def test_an_overloaded_worker_asks_for_finals_alone() -> None:
-    stage = Stage(WORDS, takes_partial=lambda: False, at_once=True).play()
+    guard = LoadGuard(shed_s=0.0, refuse_s=math.inf)
+    guard.lagged(1.0)
+    stage = Stage(WORDS, guard=guard, at_once=True).play()
     assert [kind for kind, _, _ in stage.engine.requests] == ["guess"]
     (final,) = stage.of(events.TranscriptFinal)
     assert not final.error and stage.engine.audio[final.utterance_id]

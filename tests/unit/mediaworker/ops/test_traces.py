@@ -17,6 +17,7 @@ from config.load import parse
 from lab.calls.desks import Desk
 from lab.media.speech import speech
 from mediaworker.calls.call_leg import LegSpec
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.frame import timestamp
 from mediaworker.events.schema import EventBody, TranscriptFinal, type_of
@@ -204,8 +205,8 @@ class TracedDesk(Desk):
         super().__init__()
         self.told = told
         self.registry = CallRegistry(
-            parse({}), detector=self.detector, recognizer=self.engine, publish=self.publish, clock=lambda: self.now,
-            calls_changed=lambda count: self.media.wake(), traces=told,
+            parse({}), TranscriberParts(self.engine, lambda: self.now, traces=told), detector=self.detector,
+            publish=self.publish, calls_changed=lambda count: self.media.wake(),
         )  # fmt: skip
 
     def publish(self, call_id: str, at_ms: int, body: EventBody) -> None:

@@ -16,6 +16,7 @@ from audio.codecs.g711 import ulaw_decode
 from config import Settings
 from lab.house import ROOT
 from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ingress.websocket.asr import AsrSession
@@ -52,10 +53,9 @@ class World:
         self.detector = Detector()
         self.registry = CallRegistry(
             Settings(),
+            TranscriberParts(engine or Engine(), lambda: self.now),
             detector=self.detector,
-            recognizer=engine or Engine(),
             publish=lambda call_id, at_ms, body: (self.times.append(at_ms), self.published.append(body)),
-            clock=lambda: self.now,
         )
         self._media = MediaLoop(self.detector, lambda: self.registry)
         policy = StreamPolicy("s", "test", 5.0, 60.0, 14400.0, lambda: True, lambda: 0.0)

@@ -1,0 +1,72 @@
+"""What calls and their legs are made from: who calls whom, how a leg is transcribed, and what all legs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from asr.client.interfaces import UtteranceRecognizer
+from config import Endpointing
+from config.counters import counter
+from mediaworker.calls.live_utterance import Speaker
+from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.overload import LoadGuard
+from mediaworker.ops.traces import Traces
+
+
+@dataclass(slots=True)
+class CallInfo:
+    """Who calls whom, and through which ingress."""
+
+    id: str
+    source: str
+    external_id: str
+    direction: str
+    from_: str
+    to: str
+    account: str = ""
+    custom: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TranscriberStats:
+    """Counters over all legs, scraped by the metrics."""
+
+    utterances: int = counter("Counts utterances begun.")
+    finals: int = counter("Counts finals published.")
+    empty_finals: int = counter("Counts finals without words.")
+    failed_finals: int = counter("Counts finals with an error.")
+    partials: int = counter("Counts partials published.")
+    speculative_hits: int = counter("Counts finals whose text was ready when the endpoint was reached.")
+    resumed: int = counter("Counts speculative finals after which the speaker went on.")
+    crosstalk_finals: int = counter("Counts finals without words because another leg's sound was heard.")
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriberParts:
+    """What the transcribers of all legs share."""
+
+    recognizer: UtteranceRecognizer
+    clock: Callable[[], float]
+    stats: TranscriberStats = field(default_factory=TranscriberStats)
+    latency: LatencyParts = field(default_factory=LatencyParts)
+    guard: LoadGuard = field(default_factory=lambda: LoadGuard(shed_s=math.inf, refuse_s=math.inf))
+    """An overloaded worker requests no partials."""
+    traces: Traces | None = None
+    """The times of each utterance are recorded here; None: nobody wants them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegPlan:
+    """How a leg is transcribed when it is opened."""
+
+    name: str
+    speaker: Speaker
+    """Who says what begins from now on; another person may take the leg over."""
+    prefix: str
+    """The ids of the leg's utterances begin with it."""
+    endpointing: Endpointing
+    partial_ms: int
+    language: str = ""
+    context: str = ""
