@@ -14,7 +14,7 @@ from config import Settings
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
-from mediaworker.files.transcription import EngineUnavailable, FileTranscription
+from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.ops.blas import one_thread
 
 
@@ -51,7 +51,7 @@ class World:
         """As a job has it in work. What ends it raises BenchError."""
         with (
             path.open("rb") as file,
-            self.service.transcription(file.fileno(), path.name, Options(), stream=stream) as work,
+            self.service.transcription(FileTask(file.fileno(), path.name, Options(), stream)) as work,
         ):
             self._works.add(work)
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -22,9 +22,7 @@ from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
 from mediaworker.files import sandbox
-from mediaworker.files.options import Options
-from mediaworker.files.segments import FileSegment
-from mediaworker.files.transcription import FileStats, FileTranscription
+from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
 from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
@@ -171,32 +169,12 @@ class FileService:
                 waiting.place.set_result(None)
 
     @contextlib.contextmanager
-    def transcription(
-        self,
-        file: int,
-        name: str,
-        options: Options,
-        *,
-        stream: str,
-        synchronous: bool = False,
-        early: bool = False,
-        known: Mapping[int, FileSegment] | None = None,
-    ) -> Iterator[FileTranscription]:
+    def transcription(self, task: FileTask) -> Iterator[FileTranscription]:
         """One file, for as long as it is in work: the engine stays."""
         self._count(1)
         try:
             yield FileTranscription(
-                self.recognizer,
-                file,
-                name,
-                options,
-                settings=self.settings.files,
-                endpointing=self.settings.endpointing.files,
-                stream=stream,
-                synchronous=synchronous,
-                early=early,
-                known=known,
-                stats=self.stats,
+                task, self.recognizer, self.settings.files, self.settings.endpointing.files, self.stats
             )
         finally:
             self._count(-1)

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asr import text
 from asr.client.interfaces import FileRecognizer
@@ -70,10 +70,11 @@ class _Work:
     hypothesis: Hypothesis | None = None
 
 
-class FileTranscription:
-    """One file, once.
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """A file that is to be transcribed, and what for.
 
-    Args:
+    Attributes:
         file: a descriptor, seekable; the caller's.
         name: its suffix tells headerless formats.
         stream: names it to the scheduler, which takes turns between streams.
@@ -82,34 +83,34 @@ class FileTranscription:
         known: segments by chunk that need not be recognised again.
     """
 
+    file: int
+    name: str
+    options: Options
+    stream: str
+    synchronous: bool = False
+    early: bool = False
+    known: Mapping[int, FileSegment] = field(default_factory=dict)
+
+
+class FileTranscription:
+    """One file, once."""
+
     def __init__(
-        self,
-        recognizer: FileRecognizer,
-        file: int,
-        name: str,
-        options: Options,
-        *,
-        settings: Files,
-        endpointing: Endpointing,
-        stream: str,
-        synchronous: bool = False,
-        early: bool = False,
-        known: Mapping[int, FileSegment] | None = None,
-        stats: FileStats | None = None,
+        self, task: FileTask, recognizer: FileRecognizer, settings: Files, endpointing: Endpointing, stats: FileStats
     ) -> None:
-        self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, stream, synchronous
-        self._known = known or {}
-        self._stats = stats or FileStats()
+        options, synchronous = task.options, task.synchronous
+        self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, task.stream, synchronous
+        self._known, self._stats = task.known, stats
         self._places = {index: _place(segment) for index, segment in self._known.items()}
         """Of the chunks that need not come again."""
         self._uncarried = dict(self._known)
         """What is known of the text, and has not been passed yet."""
         plan = ReadingPlan(options.channels, options.endpointing or endpointing, tuple(self._known))
         allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
-        self.decoder = RestartingDecoder(file, name, plan, settings, allowed=allowed)
+        self.decoder = RestartingDecoder(task.file, task.name, plan, settings, allowed=allowed)
         self.facts: FileFacts = self.decoder.facts
         self._rows = 1 if options.condition_on_previous_text else settings.parallel_segments
-        self._first = 1 if early else self._rows
+        self._first = 1 if task.early else self._rows
         self._work: dict[str, _Work] = {}
         """At the recogniser, by utterance."""
         self._suspects: deque[_Work] = deque()

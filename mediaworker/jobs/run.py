@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
-from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
+from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription, SourceChanged
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import SourceError
 from mediaworker.jobs.store import Elsewhere, JobStore
@@ -96,7 +96,7 @@ class JobRun:
         file = await asyncio.to_thread(store.sources.open, job)
         with (
             _closed(file),
-            self._files.transcription(file, job.source.filename, job.options, stream=job.id, known=known) as work,
+            self._files.transcription(FileTask(file, job.source.filename, job.options, job.id, known=known)) as work,
         ):
             self._work = work
             async with aclosing(work.segments()) as found:

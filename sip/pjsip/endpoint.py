@@ -138,13 +138,13 @@ class SipEndpoint:
         self._stack = Stack(
             max_calls=settings.max_calls,
             log_level=PJSIP_LOG_LEVEL,
-            traced=self._traced,
             on_rejected=self.control.on_rejected,
             on_lost=self._on_connection_lost,
             on_select=self._select_account,
             admission=self.admission,
             families=self._addresses.families,
         )
+        self._stack.trace(self._traced)
         try:
             self._listeners.open(self._stack)
             self._stack.start()

@@ -70,7 +70,6 @@ class Stack:
         *,
         max_calls: int,
         log_level: int = 0,
-        traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
         on_lost: Callable[[str, int], None] = lambda address, port: None,
         on_select: Callable[[str, str, int], int] = lambda message, source, account: account,
@@ -110,7 +109,7 @@ class Stack:
         self._endpoint.libCreate()
         try:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
-            self.trace(traced)
+            self.trace(False)
             self._endpoint.audDevManager().setNoDev()
             self._resolver = Resolver(families, self._listening)
             if admission is not None:

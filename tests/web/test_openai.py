@@ -29,6 +29,7 @@ from lab.media import material
 from lab.patience import seconds, until
 from lab.worker.peers import ROOT, TINY, Worker, worker
 from mediaworker.files.service import FileService
+from mediaworker.files.transcription import FileTask
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
@@ -421,7 +422,7 @@ async def test_a_file_that_cannot_be_read_is_a_status_however_long_the_look_take
     (tmp_path / "x.wav").write_bytes(b"nothing")
     with (
         (tmp_path / "x.wav").open("rb") as file,
-        files.transcription(file.fileno(), "x.wav", form.options, stream="1", early=True) as work,
+        files.transcription(FileTask(file.fileno(), "x.wav", form.options, "1", early=True)) as work,
         pytest.raises(OpenAIError) as caught,
     ):
         async for event in TranscriptionAnswer(work, form, files).events(0.001):

@@ -33,7 +33,7 @@ from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
 from mediaworker.files.segments import arranged
 from mediaworker.files.service import FileService
-from mediaworker.files.transcription import EngineUnavailable, SourceChanged
+from mediaworker.files.transcription import EngineUnavailable, FileTask, SourceChanged
 from mediaworker.storage.durable import sync_file
 from mediaworker.transcripts.file import FileTranscript, Format, render
 
@@ -166,7 +166,7 @@ class Batch:
     ) -> FileTranscript:
         # What is no UTF-8 in a name cannot be told to other processes.
         name, stream, known = printable(file.path.name), printable(str(file.path)), dict(partial.known)
-        with service.transcription(descriptor, name, self._options, stream=stream, known=known) as work:
+        with service.transcription(FileTask(descriptor, name, self._options, stream, known=known)) as work:
             async with aclosing(work.segments()) as found:
                 async for segment in found:
                     partial.add(segment)

@@ -26,7 +26,7 @@ from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.disk import DiskFull, IncomingFile
 from mediaworker.files.segments import FileSegment, arranged, mend
 from mediaworker.files.service import Busy, FileService
-from mediaworker.files.transcription import EngineUnavailable, FileTranscription
+from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.errors import OpenAIError, answering
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
@@ -100,16 +100,9 @@ class Transcriptions:
                 await stack.enter_async_context(self._files.admitted(access.name))
                 file = stack.enter_context(contextlib.closing(self._incoming()))
                 name, form = await self._receive(request, file, stream=stream)
-                work = stack.enter_context(
-                    self._files.transcription(
-                        file.file.fileno(),
-                        name,
-                        form.options,
-                        stream=str(uuid7()),
-                        synchronous=True,
-                        early=form.stream,
-                    )
-                )
+                descriptor, stream_id = file.file.fileno(), str(uuid7())
+                task = FileTask(descriptor, name, form.options, stream_id, synchronous=True, early=form.stream)
+                work = stack.enter_context(self._files.transcription(task))
                 answer = TranscriptionAnswer(work, form, self._files)
                 if not form.stream:
                     return await while_there(request, answer.whole())
