@@ -61,6 +61,8 @@ class ClusterDirectory(CallDirectory):
 
     def __init__(self, hub: EventHub, live: CallRegistry, events: ClusterEvents, connection: NatsConnection) -> None:
         super().__init__(hub, live)
+        self._own = CallDirectory(hub, live)
+        """Does what other workers ask of this one."""
         self._events, self._connection = events, connection
 
     async def page(self, limit: int, after: str | None) -> list[CallRecord]:
@@ -195,15 +197,15 @@ class ClusterDirectory(CallDirectory):
         try:
             match command.do:
                 case "hangup":
-                    await CallDirectory.hangup(self, command.call_id, after_playback=command.after_playback)
+                    await self._own.hangup(command.call_id, after_playback=command.after_playback)
                 case "change":
-                    await CallDirectory.change(self, command.call_id, command.names, command.language)
+                    await self._own.change(command.call_id, command.names, command.language)
                 case "play":
-                    await CallDirectory.play(self, command.call_id, command.sound, command.mark)
+                    await self._own.play(command.call_id, command.sound, command.mark)
                 case "stop":
-                    await CallDirectory.stop_playing(self, command.call_id)
+                    await self._own.stop_playing(command.call_id)
                 case "stopped":
-                    return Reply(stopped=await CallDirectory.playing_stopped(self, command.call_id))
+                    return Reply(stopped=await self._own.playing_stopped(command.call_id))
         except CallOver:
             return Reply(over=True)
         except NotPlayable as error:

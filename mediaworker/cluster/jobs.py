@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -29,7 +30,7 @@ from mediaworker.cluster.reader import StreamReader
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State, created_s, is_job_id
-from mediaworker.jobs.sources import SourceError
+from mediaworker.jobs.sources import SourceError, Sources
 from mediaworker.jobs.store import UNKNOWN_S, Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 from mediaworker.storage.sqlite import UnusableDatabase
@@ -53,8 +54,10 @@ def _record(key: str, payload: bytes) -> Job:
 class ClusterJobStore(JobStore):
     """See the module. `join` once NATS is there, and each time it is there again; until then no job is taken."""
 
-    def __init__(self, connection: NatsConnection, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, connection: NatsConnection, folder: Path, sources: Sources, *, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(folder, sources, clock=clock)
         self.taken_over = self.unreadable = 0
         self._connection, self._own = connection, ""
         self._files = JobFiles(connection, self.sources)
