@@ -58,10 +58,10 @@ class DrivenEngine(QwenEngine):
         super().close(utterance_id)
         self._script.forget(utterance_id)
 
-    def _start(
+    def _forward(
         self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
     ) -> Callable[[], Sequence[Sequence[int]]]:
-        said = super()._start(sessions, rows)
+        said = super()._forward(sessions, rows)
         self._spoken += len(rows)
 
         def collect() -> list[list[int]]:
@@ -74,13 +74,13 @@ class DrivenEngine(QwenEngine):
         return [self._instead(session, row) for session, row in zip(sessions, rows, strict=True)]
 
     def _instead(self, session: QwenSession, row: PackedRow) -> list[int]:
-        if not row.wanted:
+        if not row.logits_count:
             return []
         now = session.work
         request, first = now.request, len(now.tokens)
         answer = self._script.answer(request.utterance_id, request.end, final=request.final)
         # A draft may be longer than the answer: what follows the end is never looked at.
-        said = (answer[first:] + answer[-1:] * row.wanted)[: row.wanted]
+        said = (answer[first:] + answer[-1:] * row.logits_count)[: row.logits_count]
         agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
         self._drafted += len(now.draft)
         self._accepted += agreed

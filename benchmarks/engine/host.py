@@ -86,8 +86,8 @@ class _Packed(Packed):
         hidden: Tensor = inputs.ids[:, None]
         return hidden
 
-    def _say(self, hidden: Tensor, wanted: Tensor) -> Tensor:
-        return wanted
+    def _argmax(self, hidden: Tensor, logits_indices: Tensor) -> Tensor:
+        return logits_indices
 
 
 class HostEngine(DrivenEngine):

@@ -81,7 +81,7 @@ class Predicted(HostEngine):
         self._sizes = buckets(shape.captured_positions)
         self._encoded = [0, 0]
         """Chunks and tokens that the step being launched has brought through the encoder."""
-        self._forward: Sequence[PackedRow] = ()
+        self._rows_launched: Sequence[PackedRow] = ()
         """Its rows."""
         convolve, attend = self.encoder.tower.convolve, self.encoder.tower.attend
 
@@ -100,15 +100,15 @@ class Predicted(HostEngine):
         return self.launch(requests)()
 
     def launch(self, requests: Sequence[Request]) -> Collect:
-        self._encoded[:], self._forward = (0, 0), ()
+        self._encoded[:], self._rows_launched = (0, 0), ()
         collect = super().launch(requests)
-        rows = self._forward
+        rows = self._rows_launched
         self._spend(self.costs.host(len(rows)))
         device_s = self.costs.sound_s + self.costs.encoder(self.model, *self._encoded)
         if rows:
             known, count = [(row.start, len(row)) for row in rows], sum(map(len, rows))
             filled = bucket(count, self._sizes) or count
-            device_s += self.costs.text(self.model, known, sum(row.wanted for row in rows), filled)
+            device_s += self.costs.text(self.model, known, sum(row.logits_count for row in rows), filled)
         self.busy_s += device_s
         self._free_s = over_s = max(self._free_s, self.now) + device_s
 
@@ -120,11 +120,11 @@ class Predicted(HostEngine):
 
         return collected
 
-    def _start(
+    def _forward(
         self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
     ) -> Callable[[], Sequence[Sequence[int]]]:
-        self._forward = rows
-        return super()._start(sessions, rows)
+        self._rows_launched = rows
+        return super()._forward(sessions, rows)
 
     def _spend(self, seconds: float) -> None:
         self.host_s += seconds

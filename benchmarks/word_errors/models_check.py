@@ -89,7 +89,7 @@ def _engine(engine: QwenEngine, audio: bytes, number: int) -> tuple[str, list[in
     answers: list[Any] = []
     while not answers:
         answers = engine.step([request])
-    tokens = engine.said(utterance.id)
+    tokens = engine.last_tokens(utterance.id)
     engine.close(utterance.id)
     return answers[0].text, tokens
 

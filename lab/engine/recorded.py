@@ -111,9 +111,6 @@ class Recorded:
             self._known[key] = Recording(function)
         return self._known[key]()
 
-    def fresh(self) -> Recorded:
-        return type(self)()
-
 
 class Emulated(Plain):
     name = "emulated"

@@ -425,7 +425,7 @@ class World:
         assert set(cache._owners) <= names == set(self.engine._sessions) == set(self.inference._open)
         taken = [page for pages in cache._owners.values() for page in pages]
         assert sorted([*taken, *cache._free]) == list(range(cache.pages))
-        assert set(self.engine._used) == set(cache._owners)
+        assert set(self.engine.allocator.owners) == set(cache._owners)
         asked = {name: known.asked for name, known in self.known.items() if known.asked is not None}
         assert len(scheduler) == len(asked) and all(scheduler.pending(name) for name in asked)
         assert set(scheduler._newest) <= names and not scheduler._taken

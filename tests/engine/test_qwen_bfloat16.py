@@ -105,7 +105,7 @@ def test_the_engines_layers_say_the_same(folders: dict[tuple[str, str], Path], l
         cache = KvCache(text, pages=32, positions=2048, device=cpu, dtype=torch.bfloat16)
         packed = Packed(mine, cache, Plain(), Eager(), Direct(), never=0, rows=1, positions=2048)
         ids = ids_of(theirs, count)
-        last, _ = packed.observe([PackedRow(cache.take("u", 32), 0, Input(ids[0].tolist()), 1)])
+        last, _ = packed.observe([PackedRow(cache.allocate("u", 32), 0, Input(ids[0].tolist()), 1)])
         difference = off(last[0], hidden_of(theirs, ids)[0, -1])
         assert difference < LIMIT, f"{difference:.1%} at {count} positions"
 

@@ -55,7 +55,7 @@ def test_what_is_verified_replaces_the_beginning_of_a_draft() -> None:
     said = list(session.work.tokens)
     assert 0 < len(said) < 20
     session.evict()
-    assert made.said("a") == [*said, *[7] * (20 - len(said))]
+    assert made.last_tokens("a") == [*said, *[7] * (20 - len(said))]
 
 
 def test_a_finished_window_keeps_no_more_than_itself() -> None:
@@ -90,7 +90,7 @@ def test_the_head_of_a_prompt_is_read_once_as_long_as_its_slot_is_kept() -> None
         made.append("a", sound[end - 4000 : end])
         if revision == 2:
             made._sessions["a"].evict()
-            made._give("a")
+            made.allocator.release("a")
         before, answers = made.packed.positions, []
         request = Request("a", revision, Lane.FINAL, True, end, 0.0)
         while not answers:

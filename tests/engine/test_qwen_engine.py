@@ -19,7 +19,7 @@ from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import BOTH_SIDES, FrontEnd, between_at_once, between_by_taps, normalise
 from asr.engines.qwen.session import longest
-from asr.engines.qwen.sound import Pages, Sound, look
+from asr.engines.qwen.sound import FramePages, Sound, compute_views
 from asr.repetition import is_loop, once
 from asr.samples import Wideband
 from asr.server.scheduler import Lane, Request
@@ -42,7 +42,7 @@ BOUNDARIES = (0.0125, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 7.9, 7.98, 8.0, 8.0125, 
 def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format: Format) -> None:
     extractor, rng, at = Qwen3ASRFeatureExtractor(), random.Random(7), 0
     front = FrontEnd(extractor, torch.device("cpu"), Direct())
-    pages, sound = Pages(100, front.bins, torch.device("cpu"), Direct()), Sound(format)
+    pages, sound = FramePages(100, front.bins, torch.device("cpu"), Direct()), Sound(format)
     length = int(seconds * BYTES_PER_S[format])
     audio = loudening(length // 2 if format == "L16" else length, format)
     samples, width = Wideband(format).feed(audio), 32000 // BYTES_PER_S[format]
@@ -52,7 +52,7 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
         sound.append(audio[at : at + size])
         at = min(len(audio), at + size)
         end = (at if at == len(audio) else rng.randrange(2, at + 1, 2)) * width // 2  # not always all that is there
-        (view,) = look(front, pages, Direct(), [(sound, end)])
+        (view,) = compute_views(front, pages, Direct(), [(sound, end)])
         theirs = extractor(
             [samples[:end]], sampling_rate=16000, padding="longest", return_tensors="pt", return_attention_mask=True
         )
@@ -71,7 +71,7 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
     front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Direct())
     formats: dict[str, Format] = {"a": "PCMU", "b": "PCMA", "c": "L16"}
     audio = {name: loudening(60_000, format, seed) for name, format in formats.items()}
-    pages = Pages(100, front.bins, torch.device("cpu"), Direct())
+    pages = FramePages(100, front.bins, torch.device("cpu"), Direct())
     sounds = {name: Sound(formats[name]) for name in "abc"}
     for name, size in steps:
         begin = len(sounds[name].audio)
@@ -79,10 +79,10 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
         wanted = [(each, each.samples) for each in sounds.values() if each.samples]
         if not wanted:
             continue
-        for (sound, end), view in zip(wanted, look(front, pages, Direct(), wanted), strict=True):
-            alone, other = Sound(sound.format), Pages(100, front.bins, torch.device("cpu"), Direct())
+        for (sound, end), view in zip(wanted, compute_views(front, pages, Direct(), wanted), strict=True):
+            alone, other = Sound(sound.format), FramePages(100, front.bins, torch.device("cpu"), Direct())
             alone.append(bytes(sound.audio))
-            (expected,) = look(front, other, Direct(), [(alone, end)])
+            (expected,) = compute_views(front, other, Direct(), [(alone, end)])
             assert (view.count, view.settled) == (expected.count, expected.settled)
             mine, theirs = (
                 held.frames[list(which.pages)].flatten(0, 1)[: view.count]
@@ -222,13 +222,13 @@ def test_frames_of_files_are_made_one_file_a_step(monkeypatch: pytest.MonkeyPatc
     """Thirty seconds of each at once would keep a call waiting; and none of them waits for ever."""
     made = engine(slots=6, batch=6)
     looked: list[list[str]] = []
-    look = QwenEngine._look
+    look = QwenEngine._begin_encodings
 
     def noted(self: QwenEngine, sessions: Any) -> None:
         looked.append([each.utterance.id for each in sessions])
         look(self, sessions)
 
-    monkeypatch.setattr(QwenEngine, "_look", noted)
+    monkeypatch.setattr(QwenEngine, "_begin_encodings", noted)
     requests = []
     for number in range(5):
         made.open(Utterance(f"file {number}", "PCMU", live=False))

@@ -39,7 +39,7 @@ def test_victims_are_those_of_the_rule(kinds: list[tuple[bool, bool, bool]], wan
     victims = Victims(list(owners), files, working, only=len(kinds) == 1)
     for at, live in enumerate(wanted):
         expected = rule(owners, working, live=live, only=len(kinds) == 1)
-        assert victims.take(live=live) == expected
+        assert victims.pop(live=live) == expected
         if expected is None:
             continue
         newcomer = owner(f"n{at}", live=live, asked=False)

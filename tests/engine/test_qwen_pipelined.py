@@ -181,7 +181,7 @@ def test_the_words_of_both_cohorts_are_those_of_each_utterance_alone(slots: int,
     for name in list(known):
         inference.receive(messages.CloseUtterance(name), 0.0)
     assert inference.choose() is None and not inference.begun and engine.kv_cache.free == slots
-    assert not engine._launched and not engine._sessions and not len(inference.scheduler)
+    assert not engine.allocator.in_flight and not engine._sessions and not len(inference.scheduler)
 
 
 def test_a_closed_utterance_is_collected_without_an_answer_for_another() -> None:
@@ -220,4 +220,4 @@ def test_two_models_are_both_launched_before_either_is_collected() -> None:
         answers += found
         requests = [each for each in requests if each not in [answer.request for answer in found]]
     assert {answer.text for answer in answers} == {alone(speech(3)[:4000], "")}
-    assert large.said("partial") == small.said("partial") != []
+    assert large.last_tokens("partial") == small.last_tokens("partial") != []

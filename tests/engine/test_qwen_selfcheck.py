@@ -123,7 +123,7 @@ def check_together(made: QwenEngine) -> None:
     while waiting:
         done = {answer.request.utterance_id for answer in made.step(waiting)}
         for name in done:
-            check_said(made.said(name), reference(), codes[int(name)], made.prompts.build(), 8)
+            check_said(made.last_tokens(name), reference(), codes[int(name)], made.prompts.build(), 8)
         waiting = [request for request in waiting if request.utterance_id not in done]
 
 

@@ -137,7 +137,7 @@ def variant(given: Options, name: str, rows: tuple[int, ...]) -> None:
     warm = {"what": "engine, warm", **head, "warm_up_s": round(time.perf_counter() - start_s, 2)}
     given.figures["memory"].append(warm | memory_mb(given.device))
     for row in range(max(rows)):
-        made.kv_cache.take(f"u{row}", made.kv_cache.row_pages)
+        made.kv_cache.allocate(f"u{row}", made.kv_cache.row_pages)
     for work, length in (("decoding", 1), ("partials", PARTIAL)):
         for count in rows:
             if given.over:

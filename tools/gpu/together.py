@@ -63,7 +63,7 @@ def say(engine: QwenEngine, sounds: dict[str, bytes]) -> tuple[dict[str, list[li
             assert steps < STEPS, "an answer does not come"
             for answer in engine.step(list(waiting.values())):
                 name = answer.request.utterance_id
-                tokens[name].append(engine.said(name))
+                tokens[name].append(engine.last_tokens(name))
                 del waiting[name]
     for name in sounds:
         engine.close(name)

@@ -21,7 +21,7 @@ from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.mel import normalise
 from asr.engines.qwen.prompt import audio_tokens
-from asr.engines.qwen.sound import Sound, look
+from asr.engines.qwen.sound import Sound, compute_views
 from asr.server.inference import Inference
 from asr.utterance import Utterance
 from tools.reference.cases import Case, Talk
@@ -89,7 +89,7 @@ class Engine:
         """Mel (bins, frames) as the encoder takes it, and what the encoder makes of it: (tokens, width)."""
         engine, sound = self._engine, Sound(case.talk.sound.format)
         sound.append(case.talk.sound.audio)
-        (view,) = look(engine.front, engine.pages, engine.execution.staging, [(sound, len(case.samples))])
+        (view,) = compute_views(engine.front, engine.pages, engine.execution.staging, [(sound, len(case.samples))])
         encoder = engine.encoder
         encoding = encoder.begin(Audio(), view, Settling.EXACT)
         encoder.run([(encoding, encoder.missing(encoding))], engine.pages.frames)

@@ -1,19 +1,25 @@
-"""Qwen3-ASR over many calls: one step is one pass of the encoder and one packed forward of the text model."""
+"""Qwen3-ASR over many calls: one step is one pass of the encoder and one packed forward of the text model.
+
+A step is `_schedule` (pages and turns), `_encode` (audio tower), `_forward` (text model) and `_answers`. `launch` does
+the first three, and the function that it returns does the last: on a GPU the caller launches the step of another cohort
+of utterances before it collects this one, so that host and device work at the same time. The package's docstring walks
+one request through a step, with its shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
+from asr.engines.qwen.allocation import PageAllocator
 from asr.engines.qwen.device import memory, selfcheck
 from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.device.interface import PAGE, Execution
 from asr.engines.qwen.encoder import Encoder, Settling
-from asr.engines.qwen.eviction import Victims
 from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel
@@ -21,46 +27,51 @@ from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession
-from asr.engines.qwen.sound import Pages, look
+from asr.engines.qwen.sound import FramePages, compute_views
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import LIVE, Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_encode
 
 WARM_UP_S = 9
-"""Longer than a window."""
+"""The warm-up is longer than a window of the encoder."""
 POSITIONS = 1024
-"""Of an utterance: 30 s of audio (390), the longest context (256) and an answer of 16 tokens a second fit in."""
+"""An utterance of this many positions holds 30 s of audio (390), the longest context (256) and an answer of 16 tokens a
+second."""
 NOT_CHECKED = "not needed"
-"""On a CPU nothing could be simpler than what is used."""
+"""On a CPU the engine uses torch's own operations, and there is nothing simpler to compare them with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much is done at once, and how much is kept."""
+    """The sizes of a step and of the cache of keys and values."""
 
     slots: int = 16
-    """Utterances of full length whose keys and values are kept; of shorter ones more."""
+    """The cache holds this many utterances of `positions`, or more shorter ones."""
     positions: int = POSITIONS
-    """Of an utterance at most: the prompt with its context, 13 a second of audio, and the answer."""
+    """An utterance has at most this many: the prompt with its context, 13 a second of audio, and the answer."""
     page: int = PAGE
-    """Positions in a page of keys and values: on a GPU this many, or a multiple."""
+    """Positions in a page of keys and values; the kernels of a GPU take a multiple of `PAGE`."""
     batch: int = 16
-    """Requests in a step."""
+    """Requests in a step at most."""
     batch_tokens: int = 128
-    """New positions of the batch lane in a step, all together: a live request waits for no more than that."""
+    """All files together have at most this many new positions in a step: no call waits for more."""
     live_tokens: int = 1024
-    """New positions of one live utterance in a step."""
+    """One call has at most this many new positions in a step."""
     captured_positions: int = 2048
-    """Of a forward whose shape is fixed: larger ones are done in parts."""
+    """A forward of fixed shape has at most this many positions; a larger one is done in parts."""
     window_s: float | None = None
     """Seconds of audio that attend to each other; None: as published."""
     settling: Settling = Settling.FROZEN
-    """Of partials; finals are exact."""
+    """The rule for partials; finals are exact."""
+
+
+TokenRows = Sequence[Sequence[int]]
+"""The tokens of each row of a forward: the most likely one after each of its last `logits_count` positions."""
 
 
 class QwenEngine:
-    """See `asr.engines.interface.Engine`. Used from one thread."""
+    """Implements `asr.engines.interface.PipelinedEngine`. One thread uses it."""
 
     name = "qwen"
 
@@ -69,7 +80,10 @@ class QwenEngine:
     _packed_class: type[Packed] = Packed
 
     def __init__(self, loaded: LoadedModel, shape: Shape, execution: Execution | None = None) -> None:
-        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
+        """Take over `loaded`, which nothing else can use any more.
+
+        `execution` replaces what suits the model's device.
+        """
         self.shape = shape
         model = loaded.model
         weight = model.get_input_embeddings().weight
@@ -83,30 +97,25 @@ class QwenEngine:
         self._model, self._extractor = model, loaded.extractor
         self.execution = execution if execution is not None else for_device(weight.device)
         self.capabilities = Capabilities(
-            # Each request of a step must be able to have its pages.
+            # A step must be able to give each of its requests the pages of a full utterance.
             batch=min(shape.batch, shape.slots),
             pipelined=self.execution.staging.asynchronous,
         )
         self.checked = NOT_CHECKED
-        """What the self check has found."""
+        """`passed`, `NOT_CHECKED`, or a sentence about what the self check has found."""
         self.warnings: tuple[str, ...] = ()
         self._make(self.execution)
         self._sessions: dict[str, QwenSession] = {}
-        self._used: dict[str, QwenSession] = {}
-        """Owners of pages, the one that nothing was done for for longest first."""
-        self._files = 0
-        """How many of them are no calls."""
-        self._launched: set[str] = set()
-        """Utterances in a step that has not been collected: nobody gets their pages."""
+        self.allocator = PageAllocator(self.kv_cache, lambda samples: self.front.frames(samples), only=shape.slots == 1)
 
     def _make(self, means: Execution) -> tuple[Encoder, Packed]:
-        """The parts that compute, so from now on."""
+        """Replace the parts that compute by ones that use these kernels, graphs and staging."""
         device = self.kv_cache.keys.device
         self.front = self._front_class(self._extractor, device, means.staging)
         self.encoder = self._encoder_class(
             self._model, means.kernels, means.graphs, means.staging, window_s=self.shape.window_s
         )
-        self.pages = Pages(self.encoder.chunk, self.front.bins, device, means.staging)
+        self.pages = FramePages(self.encoder.chunk, self.front.bins, device, means.staging)
         self.packed = self._packed_class(
             self._model, self.kv_cache, means.kernels, means.graphs, means.staging,
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
@@ -149,122 +158,74 @@ class QwenEngine:
 
     def close(self, utterance_id: str) -> None:
         self._sessions.pop(utterance_id).sound.close(self.pages)
-        self._give(utterance_id)
+        self.allocator.release(utterance_id)
 
     def has(self, utterance_id: str) -> bool:
         return utterance_id in self._sessions
 
-    def said(self, utterance_id: str) -> list[int]:
-        """The tokens of its last answer."""
+    def last_tokens(self, utterance_id: str) -> list[int]:
+        """The tokens of the last answer to an utterance, which are the draft of its next one."""
         return self._sessions[utterance_id].drafted
 
     def suggest(self, utterance_id: str, tokens: Sequence[int]) -> None:
-        """What its next answer may be; wrong ones cost a little time and change nothing."""
+        """Set the draft of the next answer. Wrong tokens cost a little time and change nothing."""
         self._sessions[utterance_id].drafted = list(tokens)
 
-    # -- pages ------------------------------------------------------------------------------------------------------
-
     def runnable(self, request: Request) -> bool:
-        session = self._sessions[request.utterance_id]
-        if session.utterance.live or (missing := self._missing(session, request) - self.kv_cache.free) <= 0:
-            return True
-        return self._room(self._victims((session.utterance.id,)), missing, live=False) is not None
-
-    def _missing(self, session: QwenSession, request: Request) -> int:
-        """Pages that its answer may need and it does not have."""
-        if session.has_begun(request):  # with its pages; it is given up when it loses them
-            return 0
-        positions = session.most_positions(request, self.front.frames(session.end(request)))
-        return self.kv_cache.missing(session.utterance.id, min(positions, self.shape.positions))
-
-    def _room(self, victims: Victims, missing: int, *, live: bool) -> list[str] | None:
-        """Whose pages make room for so many more; None: nobody's do."""
-        names: list[str] = []
-        while missing > 0:
-            name = victims.take(live=live)
-            if name is None:
-                return None
-            names.append(name)
-            missing -= len(self.kv_cache.of(name))
-        return names
-
-    def _victims(self, working: Collection[str]) -> Victims:
-        owners = [owner for name, owner in self._used.items() if name not in self._launched]
-        files = [owner for owner in owners if not owner.utterance.live] if self._files else []
-        return Victims(owners, files, working, only=self.shape.slots == 1)
-
-    def _place(self, requests: Sequence[Request]) -> list[bool]:
-        """Whether each has the pages of its answer, or gets them."""
-        victims = None
-        working = frozenset(request.utterance_id for request in requests)
-        found = []
-        for request in requests:
-            name, session = request.utterance_id, self._sessions[request.utterance_id]
-            live, missing = session.utterance.live, self._missing(session, request)
-            if missing > self.kv_cache.free:
-                victims = victims or self._victims(working)
-                for victim in self._room(victims, missing - self.kv_cache.free, live=live) or ():
-                    self._sessions[victim].evict()
-                    self._give(victim)
-            found.append(missing <= self.kv_cache.free)
-            if missing and found[-1]:
-                self.kv_cache.take(name, missing)
-                if name not in self._used:
-                    self._used[name] = session
-                    self._files += not live
-                if victims is not None and not live:
-                    victims.add_file(session)
-        return found
-
-    def _give(self, name: str) -> None:
-        self.kv_cache.give(name)
-        if (owner := self._used.pop(name, None)) is not None:
-            self._files -= not owner.utterance.live
+        return self.allocator.can_allocate(self._sessions[request.utterance_id], request)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
+        """Schedule, encode, forward, answer. See the module for the shapes."""
         return self.launch(requests)()
 
     @torch.inference_mode()
     def launch(self, requests: Sequence[Request]) -> Collect:
+        """Do all of a step but its answers, which the returned function waits for.
+
+        Raises:
+            EngineError: the prompt of an utterance does not fit onto its pages.
+            EngineExhausted: the device has too little memory. No session has changed by what the models computed.
+        """
         try:
-            return self._launch(requests)
+            sessions = self._schedule(requests)
+            self._encode(sessions)
+            decoding, rows = self._rows(sessions)
+            tokens = self._forward(decoding, rows)
         except (MemoryError, RuntimeError) as error:
             if not memory.exhausted(error):
                 raise
-            # Nothing has been taken yet from what the models said, so everything can be asked of them again.
             raise EngineExhausted(first_line(error)) from None
-
-    def _launch(self, requests: Sequence[Request]) -> Collect:
-        working: list[QwenSession] = []
-        for request, placed in zip(requests, self._place(requests), strict=True):
-            if placed:
-                session = self._sessions[request.utterance_id]
-                session.begin(request)
-                working.append(session)
-        # What files may have of a step goes first to the one that has had nothing of it for longest.
-        if self._files:
-            turns = {name: turn for turn, name in enumerate(self._used)}
-            working.sort(key=lambda each: 0 if each.utterance.live else 1 + turns[each.utterance.id])
-        self._encode(working)
-        speaking, rows = self._rows(working)
-        said = self._start(speaking, rows) if rows else list[list[int]]
-        names = {session.utterance.id for session in working}
-        self._launched |= names
+        names = {session.utterance.id for session in sessions}
+        self.allocator.in_flight |= names
 
         def collect() -> list[Answer]:
-            self._launched -= names
-            return self._answers(speaking, rows, said())
+            self.allocator.in_flight -= names
+            return self._answers(decoding, rows, tokens())
 
         return collect
 
+    def _schedule(self, requests: Sequence[Request]) -> list[QwenSession]:
+        """The sessions that this step works on: those that have their pages, in the order of their turns."""
+        work = [(self._sessions[request.utterance_id], request) for request in requests]
+        sessions: list[QwenSession] = []
+        for (session, request), allocated in zip(work, self.allocator.allocate(work), strict=True):
+            if allocated:
+                session.begin(request)
+                sessions.append(session)
+        self.allocator.order(sessions)
+        return sessions
+
     def _encode(self, sessions: Sequence[QwenSession]) -> None:
-        """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
+        """Bring audio through the encoder: all of each call's, and one window of one file's.
+
+        A file's window takes the encoder as long as a step of calls may take altogether.
+        """
         unseen = [session for session in sessions if session.work.encoding is None]
         live = [session for session in unseen if session.utterance.live]
         # The frames of thirty seconds take as long as some steps: a file's, and only one at a time.
-        self._look(live + [session for session in unseen if not session.utterance.live][:1])
+        self._begin_encodings(live + [session for session in unseen if not session.utterance.live][:1])
         encodings = [
             (session, session.work.encoding)
             for session in sessions
@@ -277,7 +238,7 @@ class QwenEngine:
                 missing = min(missing, batch)
                 batch -= missing
             if missing:
-                self._used_now(session)
+                self.allocator.touch(session)
             todo.append((encoding, missing))
         self.encoder.run(todo, self.pages.frames)
         for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
@@ -289,21 +250,21 @@ class QwenEngine:
                 session.drop()
                 raise EngineError(session.utterance.id, str(error)) from error
 
-    def _look(self, sessions: Sequence[QwenSession]) -> None:
-        """Make the frames of what they have been asked about, all of them together."""
-        wanted = [(session.sound, session.end(session.work.request)) for session in sessions]
+    def _begin_encodings(self, sessions: Sequence[QwenSession]) -> None:
+        """Compute the frames of the audio that each session is asked about, all of them together."""
+        ends = [(session.sound, session.end(session.work.request)) for session in sessions]
         staging = self.execution.staging
         with staging.beside():
-            views = look(self.front, self.pages, staging, wanted)
+            views = compute_views(self.front, self.pages, staging, ends)
         for session, view in zip(sessions, views, strict=True):
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
-    def _rows(self, working: Sequence[QwenSession]) -> tuple[list[QwenSession], list[PackedRow]]:
-        """The next positions of those whose audio is through the encoder."""
-        rows, speaking = [], []
+    def _rows(self, sessions: Sequence[QwenSession]) -> tuple[list[QwenSession], list[PackedRow]]:
+        """The sessions whose audio is through the encoder and that have room in this step, and the row of each."""
+        rows, decoding = [], []
         batch_tokens = self.shape.batch_tokens
-        for session in working:
+        for session in sessions:
             live, pages = session.utterance.live, self.kv_cache.of(session.utterance.id)
             limit = self.shape.live_tokens if live else batch_tokens
             if session.work.input is None or limit <= 0:
@@ -312,48 +273,40 @@ class QwenEngine:
             if not live and len(row) > limit:
                 if limit < self.shape.batch_tokens:
                     continue  # until it is the first file of a step
-                self._cut(session, limit)
+                session.shorten_draft(limit)
                 row = session.row(pages, limit)
             if not live:
                 batch_tokens -= len(row)
-            self._used_now(session)
+            self.allocator.touch(session)
             rows.append(row)
-            speaking.append(session)
-        return speaking, rows
+            decoding.append(session)
+        return decoding, rows
 
-    def _answers(
-        self, speaking: Sequence[QwenSession], rows: Sequence[PackedRow], said: Sequence[Sequence[int]]
-    ) -> list[Answer]:
+    def _forward(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> Callable[[], TokenRows]:
+        """Launch the forward of the text model. The returned function waits for the most likely token at each of the
+        last `logits_count` positions of each row."""
+        return self.packed.launch(rows) if rows else lambda: []
+
+    def _answers(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow], tokens: TokenRows) -> list[Answer]:
+        """The answers that are complete with these tokens."""
         answers = []
-        for session, row, heard in zip(speaking, rows, said, strict=True):
+        for session, row, row_tokens in zip(sessions, rows, tokens, strict=True):
             request = session.work.request
-            tokens = session.take(row, heard, self.prompts)
-            if tokens is not None:
-                language, text = self.prompts.read(tokens, session.prompt)
+            decoded = session.accept(row, row_tokens, self.prompts)
+            if decoded is not None:
+                language, text = self.prompts.read(decoded, session.prompt)
                 answers.append(Answer(request, text, language))
         return answers
 
-    def _start(
-        self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
-    ) -> Callable[[], Sequence[Sequence[int]]]:
-        """The most likely token at each of the wanted positions of each row, once somebody waits for them."""
-        return self.packed.launch(rows)
-
-    def _used_now(self, session: QwenSession) -> None:
-        name = session.utterance.id
-        self._used[name] = self._used.pop(name)
-
-    def _cut(self, session: QwenSession, limit: int) -> None:
-        """A draft is verified in one piece, of at most `limit` positions; the rest of it is said anew."""
-        work = session.work
-        assert work.input is not None
-        spare = len(work.draft) + 1 - limit
-        work.draft, work.input = work.draft[:-spare], work.input[:-spare]
+    # -- warm-up ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """One utterance of speech-like sound through every stage, at the shapes that calls will have. Raises
-        EngineUnusable."""
+        """Check the device, then take one utterance of speech-like sound through every stage at the shapes of calls.
+
+        Raises:
+            EngineUnusable: the device computes wrong results, or has too little memory for `shape`.
+        """
         try:
             self._warm_up()
         except (EngineExhausted, MemoryError, RuntimeError) as error:

@@ -1,18 +1,19 @@
 """One forward of the text model for many utterances at different stages: prefill, verification and decoding mixed.
 
-All their new positions go through the layers as one row of tokens; only attention tells them apart. It writes each
-utterance's keys and values to its pages and looks at nothing else, so what is valid of them is for their owner to say:
-taking positions back costs nothing.
+All their new positions go through the layers as one sequence of tokens; only attention tells them apart. A forward
+writes the keys and values of its rows to their pages and reads nothing but what is before each position. The session
+says how many of its positions are valid, so a rejected draft is taken back by a smaller number and no copy.
 
-All that the device must know of a forward goes there in one copy, and what comes back is the most likely token at each
-position that was asked about. With fixed shapes a forward is filled up to one of a few sizes, by positions of a page
-that nobody has; one that is larger than all of them is done in parts.
+All that the device must know of a forward goes there in one copy, and only the most likely token after each position
+that was asked about comes back. With fixed shapes a forward is filled up to one of a few sizes by positions on the
+padding page; a forward larger than all sizes is done in parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import TextLayers
 
 AUDIO = -1
-"""In the place of a token: embeddings of audio."""
+"""The id of a position that has an embedding of audio and no token."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Input:
 
     ids: Sequence[int]
     audio: Sequence[tuple[int, Tensor]] = ()
-    """(where it begins, (positions, width)); its ids are `AUDIO`."""
+    """Pairs of the first position and embeddings, (positions, width). The ids of these positions are `AUDIO`."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,10 +57,10 @@ class PackedRow:
 
     pages: Sequence[int]
     start: int
-    """What is on its pages is valid below it."""
+    """The position of the first one. The pages hold valid keys and values of all positions before it."""
     input: Input
-    wanted: int
-    """Of so many positions at the end the next token is wanted."""
+    logits_count: int
+    """The next token is computed after each of the last `logits_count` positions."""
 
     def __len__(self) -> int:
         return len(self.input)
@@ -67,17 +68,17 @@ class PackedRow:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of a forward; the key of its graph."""
+    """The size of a forward, which is the key of its graph."""
 
     positions: int
     rows: int
     single: bool
-    """All rows are of one position."""
+    """Each row has one position, as in decoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Of a forward, on the device: views of what went there in one piece."""
+    """The inputs of a forward on the device: views of one tensor, which went there in one copy."""
 
     all: Tensor
     ids: Tensor
@@ -98,19 +99,23 @@ class _Inputs:
         return Rows(cu_seqlens, context_lens, table, size.single, known)
 
 
-Said = Callable[[], list[int]]
-"""The tokens, for whoever waits for them."""
+Tokens = Callable[[], list[int]]
+"""A function that waits for the device and returns the tokens."""
 
 
 class Packed:
-    """The text model over pages."""
+    """The text model over the pages of a `KvCache`."""
 
     def __init__(
         self, model: Any, cache: KvCache, kernels: Kernels, graphs: Graphs, staging: Staging, *, never: int, rows: int,
         positions: int,
     ) -> None:  # fmt: skip
-        """`model`: fused. `never`: the token that is no answer. `rows`, `positions`: of a forward with fixed shapes at
-        most."""
+        """
+        Args:
+            model: the library's model, after `fuse`.
+            never: the token that is no answer.
+            rows, positions: the most in a forward of fixed shape.
+        """
         self.cache = cache
         self._layers = TextLayers(model.model.language_model, cache, kernels)
         self._embed, self._head = model.get_input_embeddings(), model.lm_head
@@ -120,63 +125,63 @@ class Packed:
         self.forwards = self.positions = 0
         if graphs.fixed:
             weight = self._embed.weight
-            # A row is in one part, however long it is.
+            # One row must fit into one part, however long it is.
             width, device, positions = weight.shape[1], weight.device, max(positions, rows, cache.positions)
             self._rows, self._buckets = buckets(rows), buckets(positions)
             self._audio, self._out = (
                 torch.zeros(positions, width, dtype=weight.dtype, device=device) for _ in range(2)
             )
-            self._wanted = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
+            self._logits_indices = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
             self._inputs: dict[_Size, _Inputs] = {}
 
     def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
-        """The most likely next token at each of the wanted positions of each row."""
+        """`launch`, and wait for the tokens."""
         return self.launch(rows)()
 
     def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
-        """The same; whoever wants the tokens waits for them."""
+        """Start a forward. The returned function waits for the tokens of each row, `logits_count` of each."""
         parts = [self._run(part)[2] for part in self._parts(rows)]
 
         def collect() -> list[list[int]]:
-            said = [token for part in parts for token in part()]
-            ends = np.cumsum([row.wanted for row in rows]).tolist()
-            return [said[end - row.wanted : end] for end, row in zip(ends, rows, strict=True)]
+            tokens = [token for part in parts for token in part()]
+            ends = np.cumsum([row.logits_count for row in rows]).tolist()
+            return [tokens[end - row.logits_count : end] for end, row in zip(ends, rows, strict=True)]
 
         return collect
 
     def observe(self, rows: Sequence[PackedRow]) -> tuple[Tensor, list[int]]:
-        """The same with what the tokens are chosen from, for rows of which one token each is wanted: hidden states,
-        (rows, width), and the tokens."""
-        assert all(row.wanted == 1 for row in rows)
+        """The hidden states, (rows, width), and the tokens of rows whose `logits_count` is 1."""
+        assert all(row.logits_count == 1 for row in rows)
         states: list[Tensor] = []
         tokens: list[int] = []
         for part in self._parts(rows):
-            hidden, logits_indices, said = self._run(part)
+            hidden, logits_indices, part_tokens = self._run(part)
             states.append(hidden[torch.from_numpy(logits_indices).to(hidden.device)])
-            tokens += said()
+            tokens += part_tokens()
         return torch.cat(states), tokens
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, width) → (…, vocabulary)"""
+        """The scores of all tokens: hidden states (…, width) → (…, vocabulary), float32."""
         found: Tensor = self._head(hidden).float()
         return found
 
     def _parts(self, rows: Sequence[PackedRow]) -> list[Sequence[PackedRow]]:
-        """Of which each fits a fixed shape."""
+        """The rows in parts that each fit a fixed shape."""
         if not self._graphs.fixed:
             return [rows]
-        parts, room = list[list[PackedRow]](), 0
+        parts: list[list[PackedRow]] = []
+        room = 0
         for row in rows:
             if not parts or len(row) > room or len(parts[-1]) == self.most_rows:
                 parts.append([])
                 room = self._buckets[-1]
             parts[-1].append(row)
             room -= len(row)
-        return list(parts)
+        return [*parts]
 
-    def _run(self, rows: Sequence[PackedRow]) -> tuple[Tensor, NDArray[np.int64], Said]:
-        """Hidden states, (positions, width), which the next forward overwrites; where the wanted ones are; and their
-        tokens."""
+    def _run(self, rows: Sequence[PackedRow]) -> tuple[Tensor, NDArray[np.int64], Tokens]:
+        """Hidden states, (positions, width), which the next forward overwrites; the indices of those whose next tokens
+        are computed; and these tokens."""
         lengths = np.array([len(row) for row in rows])
         count = int(lengths.sum())
         self.forwards += 1
@@ -184,43 +189,50 @@ class Packed:
         logits_indices = _logits_indices(rows, lengths)
         if self._graphs.fixed:
             hidden = self._fixed(rows, lengths, self._size(count, len(rows)))
-            said = self._ask(logits_indices) if len(logits_indices) else list[int]
+            lift = self._fixed_tokens
         else:
             hidden = self._free(rows, lengths, _Size(count, len(rows), count == len(rows)))
-            where = self.staging.down(logits_indices)
-            said = self.staging.lift(self._say(hidden, where)) if len(where) else list[int]
-        return hidden, logits_indices, said
+            lift = partial(self._free_tokens, hidden)
+        if not len(logits_indices):  # parts of prefills alone
+            return hidden, logits_indices, lambda: []
+        return hidden, logits_indices, lift(logits_indices)
 
     # -- any shapes -------------------------------------------------------------------------------------------------
 
     def _free(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size) -> Tensor:
         inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.cache)), size)
         known = [(row.start, len(row)) for row in rows]
-        return self._forward(inputs, self._put_audio(rows, lengths), size, known)
+        return self._forward(inputs, self._embed_audio(rows, lengths), size, known)
+
+    def _free_tokens(self, hidden: Tensor, logits_indices: NDArray[np.int64]) -> Tokens:
+        return self.staging.lift(self._argmax(hidden, self.staging.down(logits_indices)))
 
     # -- fixed shapes -----------------------------------------------------------------------------------------------
 
     def _size(self, count: int, rows: int) -> _Size:
         if count == rows:
             size = bucket(rows, self._rows)
-            assert size is not None, "more rows than was said"
+            assert size is not None, "more rows than a forward of fixed shape may have"
             return _Size(size, size, True)
         size = bucket(count, self._buckets)
         assert size is not None, "one row is larger than any shape"
         return _Size(size, self.most_rows, False)
 
     def capture(self) -> int:
-        """Record every size, largest first, so that no call waits for one. -> how many."""
+        """Record the graphs of all sizes, so that no call waits for one, and return their number.
+
+        The largest comes first: the graphs share one pool of memory, and a smaller one fits into what a larger had.
+        """
         if not self._graphs.fixed:
             return 0
         sizes = [_Size(count, count, True) for count in self._rows]
         sizes += [_Size(count, self.most_rows, False) for count in self._buckets]
         sizes.sort(key=lambda size: -size.positions)
-        spare = PackedRow([self.cache.padding_page], 0, Input([0]), 1)
+        padding = PackedRow([self.cache.padding_page], 0, Input([0]), 1)
         for size in sizes:
-            self._fixed([spare], np.ones(1, np.int64), size)
+            self._fixed([padding], np.ones(1, np.int64), size)
         for count in reversed(self._buckets):
-            self._ask(np.zeros(count, np.int64))
+            self._fixed_tokens(np.zeros(count, np.int64))
         return len(sizes) + len(self._buckets)
 
     def _fixed(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size) -> Tensor:
@@ -230,7 +242,7 @@ class Packed:
             whole = torch.zeros(len(described), dtype=torch.long, device=self._out.device)
             inputs = self._inputs[size] = _Inputs.of(whole, size)
         self.staging.down(described, inputs.all)
-        audio = None if size.single else self._put_audio(rows, lengths, self._audio[: size.positions])
+        audio = None if size.single else self._embed_audio(rows, lengths, self._audio[: size.positions])
         out = self._out
 
         def forward() -> Tensor:
@@ -239,21 +251,20 @@ class Packed:
         self._graphs.run(("text", size), forward)
         return out
 
-    def _ask(self, logits_indices: NDArray[np.int64]) -> Said:
+    def _fixed_tokens(self, logits_indices: NDArray[np.int64]) -> Tokens:
         out, count = self._out, bucket(len(logits_indices), self._buckets)
         assert count is not None, "not more than there are positions"
-        where = self._wanted[count]
+        where = self._logits_indices[count]
         self.staging.down(np.pad(logits_indices, (0, count - len(logits_indices))), where)
-        said = self._graphs.run(("head", count), lambda: self._say(out, where))
-        lifted = self.staging.lift(said)
+        lifted = self.staging.lift(self._graphs.run(("head", count), lambda: self._argmax(out, where)))
         return lambda: lifted()[: len(logits_indices)]
 
     # -- both -------------------------------------------------------------------------------------------------------
 
-    def _put_audio(
+    def _embed_audio(
         self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], into: Tensor | None = None
     ) -> Tensor | None:
-        """Embeddings of audio where they belong; of other positions there is anything."""
+        """The embeddings of audio at their positions, (positions, width); other positions hold anything."""
         ends = lengths.cumsum()
         parts = [
             (int(end) - len(row) + at, embeddings)
@@ -271,21 +282,22 @@ class Packed:
     def _forward(
         self, inputs: _Inputs, audio: Tensor | None, size: _Size, known: Sequence[tuple[int, int]] | None = None
     ) -> Tensor:
-        """`known`: as in `Rows`."""
+        """The hidden states, (positions, width). `known` is that of `Rows`."""
         hidden = self._embed(inputs.ids.clamp(min=0))
         if audio is not None:
             hidden = torch.where((inputs.ids == AUDIO)[:, None], audio, hidden)
         return self._layers(hidden, inputs.positions, inputs.slot_mapping, inputs.rows(size, known))
 
-    def _say(self, hidden: Tensor, logits_indices: Tensor) -> Tensor:
+    def _argmax(self, hidden: Tensor, logits_indices: Tensor) -> Tensor:
+        """The most likely token after each of these positions, (logits_indices)."""
         logits = self._head(hidden[logits_indices])
         logits[:, self._never] = -torch.inf
-        said: Tensor = logits.argmax(dim=1)
-        return said
+        tokens: Tensor = logits.argmax(dim=1)
+        return tokens
 
 
 def _described(rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size, cache: KvCache) -> NDArray[np.int64]:
-    """What `_Inputs` has views of."""
+    """The numbers of a forward in one array, in the order of the fields of `_Inputs`."""
     starts, ends = np.array([row.start for row in rows]), lengths.cumsum()
     count, page, width = int(ends[-1]), cache.page, cache.row_pages
     parts = [*[size.positions] * 3, size.rows + 1, size.rows, size.rows * width]
@@ -303,15 +315,15 @@ def _described(rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Siz
     slot_mapping[count:] = cache.padding_page * page + np.arange(size.positions - count) % page
     context_lens[: len(rows)], context_lens[len(rows) :] = starts + lengths, 1
     cu_seqlens[1 : len(rows) + 1] = ends
-    # A row of one position is there for each that fills decoding up; what fills other forwards up belongs to no row.
+    # In decoding each padding position is a row of its own; in other forwards padding belongs to no row.
     cu_seqlens[len(rows) + 1 :] = np.arange(count + 1, size.rows + 1) if size.single else count
     return out
 
 
 def _logits_indices(rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where in the row of positions the wanted ones are."""
-    wanted = np.array([row.wanted for row in rows])
-    ends = wanted.cumsum()
-    each = np.repeat(np.arange(len(rows)), wanted)
+    """The indices, among the positions of a forward, of those whose next token is computed."""
+    counts = np.array([row.logits_count for row in rows])
+    ends = counts.cumsum()
+    each = np.repeat(np.arange(len(rows)), counts)
     found: NDArray[np.int64] = (lengths.cumsum() - ends)[each] + np.arange(int(ends[-1]))
     return found

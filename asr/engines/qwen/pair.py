@@ -17,7 +17,7 @@ from asr.utterance import Utterance
 
 
 class PairEngine:
-    """See `asr.engines.interface.Engine`. Used from one thread."""
+    """Implements `asr.engines.interface.PipelinedEngine` with two engines. One thread uses it."""
 
     name = "qwen"
 
@@ -39,7 +39,7 @@ class PairEngine:
             engine.close(utterance_id)
 
     def _both(self, live: bool) -> tuple[QwenEngine, ...]:
-        """Files have no partials."""
+        """The engines that follow an utterance: both follow a call, and files have no partials."""
         return (self.small, self.large) if live else (self.large,)
 
     def _of(self, request: Request) -> QwenEngine:
@@ -52,14 +52,15 @@ class PairEngine:
         return self.launch(requests)()
 
     def launch(self, requests: Sequence[Request]) -> Collect:
-        mine = [[request for request in requests if self._of(request) is engine] for engine in (self.large, self.small)]
-        large = self.large.launch(mine[0]) if mine[0] else list[Answer]
-        if not mine[1]:
+        finals = [request for request in requests if self._of(request) is self.large]
+        partials = [request for request in requests if self._of(request) is self.small]
+        large: Collect = self.large.launch(finals) if finals else lambda: []
+        if not partials:
             return large
         try:
-            small = self.small.launch(mine[1])
+            small = self.small.launch(partials)
         except (EngineError, EngineExhausted):
-            # Finals that have been decoded are told; the rest comes again.
+            # Finals that have been decoded are answered; the scheduler asks for the rest again.
             if answers := large():
                 return lambda: answers
             raise
@@ -71,11 +72,11 @@ class PairEngine:
             for answer in partials:
                 name = answer.request.utterance_id
                 if self.large.has(name):  # it may have been closed meanwhile
-                    self.large.suggest(name, self.small.said(name))
+                    self.large.suggest(name, self.small.last_tokens(name))
         return [*answers, *partials]
 
     def runtime(self) -> Runtime:
-        """Of the large one, which shares the device with the small one."""
+        """The large engine's, with the memory and the warnings of both: they share a device."""
         small, large = self.small.runtime(), self.large.runtime()
         warnings = dict.fromkeys([*large.warnings, *small.warnings])
         return replace(large, slots_bytes=large.slots_bytes + small.slots_bytes, warnings=tuple(warnings))

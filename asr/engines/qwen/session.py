@@ -1,7 +1,8 @@
 """One utterance in the engine: from its bytes to the tokens of an answer, a bounded piece at a time.
 
-A hypothesis is decoded greedily. The one before it is a draft: it is verified in the same forward that prefills the new
-audio, so that an answer that has only grown costs one forward, and is token for token what decoding from nothing gives.
+A hypothesis is decoded greedily. The one before it is a draft (speculative decoding, arXiv 2211.17192, with the last
+answer in the place of a draft model): one forward prefills the new audio and verifies the draft, so an answer that has
+only grown costs one forward. Its tokens are those of greedy decoding from nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from asr.utterance import BYTES_PER_S, Utterance
 
 
 def longest(seconds: float) -> int:
-    """Tokens of an answer to so much audio: nobody speaks more, in any of the languages."""
+    """The most tokens of an answer to this much audio: nobody speaks more, in any of the languages."""
     return 24 + round(16 * seconds)
 
 
@@ -31,21 +32,21 @@ class _Decoding:
 
     request: Request
     limit: int
-    """Tokens at most."""
+    """The answer has at most this many tokens."""
     encoding: Encoding | None = None
     """The audio, on its way through the encoder."""
     windows: list[Tensor] = field(default_factory=list)
-    """What came out."""
+    """The embeddings of its windows, (tokens, width) each, once it is through."""
     input: Input | None = None
-    """Positions from `start` on that are still to be prefilled; the last `draft` of them are a draft."""
+    """The positions from `start` on that are still to be prefilled; the last ones are those of `draft`."""
     start: int = 0
     draft: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    """Decided so far."""
+    """The tokens that are decided."""
 
 
 class QwenSession:
-    """See the module. Used by `QwenEngine`, which decides whose turn it is and runs what is asked for here."""
+    """One utterance, its audio, and what is on its pages. `QwenEngine` decides when it is its turn."""
 
     def __init__(self, utterance: Utterance, prompt: Prompt) -> None:
         self.utterance, self.prompt = utterance, prompt
@@ -53,18 +54,18 @@ class QwenSession:
         self.audio = Audio()
         self.now: _Decoding | None = None
         self._kept: list[Tensor] = []
-        """Embeddings of the windows whose positions are on its pages, right behind the head."""
+        """The embeddings of the windows whose positions are on the pages, right behind the head."""
         self._headed = False
-        """The head is on them."""
+        """The positions of the head are on the pages."""
         self.drafted: list[int] = []
-        """The hypothesis before."""
+        """The last hypothesis, which is the draft of the next one."""
 
     def end(self, request: Request) -> int:
-        """Samples at 16 kHz that a request may hear."""
+        """The number of samples at 16 kHz that a request is about."""
         return request.end * MODEL_HZ // BYTES_PER_S[self.utterance.format]
 
     def most_positions(self, request: Request, frames: int) -> int:
-        """That the answer to a request may come to. `frames`: of the sound that it may hear."""
+        """The most positions that prompt and answer of a request may need. `frames` is the length of its audio."""
         audio = audio_tokens(frames)
         return len(self.prompt.head) + audio + len(self.prompt.tail) + longest(self.end(request) / MODEL_HZ)
 
@@ -72,7 +73,7 @@ class QwenSession:
 
     @property
     def work(self) -> _Decoding:
-        """What `begin` has begun and nothing has ended."""
+        """The answer that `begin` has begun and that has not ended."""
         assert self.now is not None, "no request"
         return self.now
 
@@ -80,15 +81,17 @@ class QwenSession:
         return self.now is not None and self.now.request is request
 
     def begin(self, request: Request) -> None:
-        """Work on this one from now on; nothing happens when that has been so."""
+        """Work on this request from now on; nothing happens if the session already does."""
         if not self.has_begun(request):
             self.drop()
             self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
 
     def drop(self) -> None:
-        """Give up the answer on its way. What it has said so far is the beginning of the draft for the next one: it has
-        been verified, and a draft that failed there once would fail there again, for ever if pages keep changing
-        hands."""
+        """Give up the answer on its way. Its tokens become the beginning of the next draft.
+
+        They have been verified. The old draft would be rejected at the same token again, and if the pages kept
+        changing hands no answer would ever end.
+        """
         now, self.now = self.now, None
         if now is None:
             return
@@ -97,16 +100,20 @@ class QwenSession:
             self._keep(now)
 
     def evict(self) -> None:
-        """The pages are gone, and with them all that was on them; drafts and embeddings stay."""
+        """Forget what was on the pages, which are gone; drafts and embeddings stay."""
         self.drop()
         self._kept, self._headed = [], False
 
     def prefill(self, windows: Sequence[Tensor], positions: int) -> None:
-        """The audio is through the encoder. `positions`: of an utterance at most."""
+        """Build the input of the text model from the embeddings of the audio, which is through the encoder.
+
+        Raises:
+            ValueError: prompt and audio leave no room for an answer in `positions`.
+        """
         now = self.work
         known = 0
-        for mine, theirs in zip(self._kept, windows, strict=False):
-            if mine is not theirs:
+        for kept, window in zip(self._kept, windows, strict=False):
+            if kept is not window:  # a window that was not computed again is the same object
                 break
             known += 1
         self._kept, now.windows = list(windows[:known]), list(windows)
@@ -124,7 +131,7 @@ class QwenSession:
         now.input = Input([*ids, *tail, *now.draft], parts)
 
     def _keep(self, now: _Decoding) -> None:
-        """Note how much of the prompt is on the pages."""
+        """Note which windows of the prompt are on the pages."""
         stop = len(self.prompt.head)
         self._kept, self._headed = [], now.start >= stop
         for window in now.windows:
@@ -134,17 +141,25 @@ class QwenSession:
             self._kept.append(window)
 
     def row(self, pages: Sequence[int], limit: int) -> PackedRow:
-        """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
+        """The next positions, at most `limit`. The draft and the position before it, which say how the answer goes on,
+        stay in one row even if they are more."""
         now = self.work
         assert now.input is not None
-        telling = len(now.draft) + 1
+        logits_count = len(now.draft) + 1
         count = len(now.input)
-        if count > max(limit, telling):
-            return PackedRow(pages, now.start, now.input[: min(limit, count - telling)], 0)
-        return PackedRow(pages, now.start, now.input, telling)
+        if count > max(limit, logits_count):
+            return PackedRow(pages, now.start, now.input[: min(limit, count - logits_count)], 0)
+        return PackedRow(pages, now.start, now.input, logits_count)
 
-    def take(self, row: PackedRow, said: Sequence[int], prompts: Prompts) -> list[int] | None:
-        """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
+    def shorten_draft(self, limit: int) -> None:
+        """Cut the draft so that it is verified in one row of at most `limit` positions. The rest is decoded anew."""
+        now = self.work
+        assert now.input is not None
+        excess = len(now.draft) + 1 - limit
+        now.draft, now.input = now.draft[:-excess], now.input[:-excess]
+
+    def accept(self, row: PackedRow, row_tokens: Sequence[int], prompts: Prompts) -> list[int] | None:
+        """Take over the tokens that a forward computed for `row`. Returns the answer's tokens when it is complete."""
         now = self.work
         assert now.input is not None
         count = len(row)
@@ -152,14 +167,14 @@ class QwenSession:
         if count < len(now.input):
             now.input = now.input[count:]
             return None
-        agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
-        # The rejected rest of the draft is on the pages, past what is valid.
+        agreed = next((at for at, token in enumerate(now.draft) if row_tokens[at] != token), len(now.draft))
+        # The rejected rest of the draft stays on the pages; the next row begins before it and overwrites it.
         now.start -= len(now.draft) - agreed
         now.tokens += now.draft[:agreed]
         now.draft = []
-        following = said[agreed]
+        following = row_tokens[agreed]
         over = following in prompts.ends
-        looped = agreed > 0 and is_loop(now.tokens)  # a draft that did is not gone on with
+        looped = agreed > 0 and is_loop(now.tokens)  # a draft that loops is not continued
         if not over and not looped:
             now.tokens.append(following)
             looped = is_loop(now.tokens)
@@ -169,7 +184,7 @@ class QwenSession:
             if not looped:
                 return now.tokens
             cut = once(now.tokens)
-            # What was said again and again may be a number if it has no letters.
+            # A repetition without letters may be a number, as in a telephone number, and stays.
             return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
         now.input = Input([following])
         return None

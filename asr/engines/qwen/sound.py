@@ -1,7 +1,7 @@
 """The sound of utterances in the engine: their bytes on the host, and their frames on the device, a page a chunk.
 
-A frame covers 25 ms around its centre, so all but the last are settled as soon as their bytes are there; the last ones
-see the mirrored right edge and are made anew for every end that is asked for.
+A frame covers 25 ms around its centre, so all but the last ones are settled as soon as their bytes are there. The last
+ones see the mirrored right edge, as in the library's feature extractor, and are computed anew for every request.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ class View:
     """The frames of an utterance's first samples."""
 
     pages: Sequence[int]
-    """Where the frames of each chunk are; behind `count` there is anything."""
+    """The page of each chunk. Behind the first `count` frames the last page holds anything."""
     count: int
     settled: int
-    """So many of them no later sample can change. An older view has lost the others."""
+    """This many of the frames are final. A newer view of the utterance overwrites the others."""
     maximum: float
+    """The loudest value in these frames, by which the encoder clamps them."""
 
 
-class Pages:
-    """Frames on the device, (pages, frames of a chunk, bins), and which of them are free."""
+class FramePages:
+    """Frames on the device, (pages, frames of a chunk, bins), and the pages that are free."""
 
     def __init__(self, frames: int, bins: int, device: torch.device, staging: Staging) -> None:
         self._staging = staging
         self.frames = torch.zeros(FIRST_PAGES, frames, bins, device=device)
         self._free = list(range(FIRST_PAGES))
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
+        """Pages whose contents mean nothing yet. There are more when all are in use."""
         while len(self._free) < count:
             more = len(self.frames)
             self._staging.settle()  # a step that has been launched may still read the old ones
@@ -49,54 +51,54 @@ class Pages:
             self._free += range(more, 2 * more)
         return [self._free.pop() for _ in range(count)]
 
-    def give(self, pages: Sequence[int]) -> None:
+    def release(self, pages: Sequence[int]) -> None:
         self._free += pages
 
 
 class Sound:
-    """One utterance's, so far."""
+    """The audio of one utterance so far, and the pages of its frames."""
 
-    __slots__ = ("_maxima", "_other", "_pages", "audio", "format", "maximum", "settled")
+    __slots__ = ("_maxima", "_older", "_pages", "audio", "format", "maximum", "settled")
 
     def __init__(self, format: Format) -> None:
         self.format = format
         self.audio = bytearray()
         self.settled = 0
         self.maximum = -inf
-        """Of the settled frames."""
+        """The loudest value in the settled frames."""
         self._maxima: list[float] = []
-        """Of each of them."""
+        """The loudest value in each settled frame."""
         self._pages: list[int] = []
-        self._other: list[int] = []
-        """Of a view of less than has been looked at before."""
+        self._older: list[int] = []
+        """Pages of a view of less audio than has been settled."""
 
     @property
     def samples(self) -> int:
-        """At 16 kHz."""
+        """The number of samples at 16 kHz."""
         return len(self.audio) * MODEL_HZ // BYTES_PER_S[self.format]
 
     def append(self, audio: bytes) -> None:
         self.audio += audio
 
-    def close(self, pages: Pages) -> None:
-        pages.give(self._pages + self._other)
-        self._pages, self._other = [], []
+    def close(self, pages: FramePages) -> None:
+        pages.release(self._pages + self._older)
+        self._pages, self._older = [], []
 
-    def places(self, pages: Pages, settled: int, count: int) -> tuple[int, list[int]]:
-        """From which frame on frames have to be made for a view, and its pages."""
+    def places(self, pages: FramePages, settled: int, count: int) -> tuple[int, list[int]]:
+        """The first frame that has to be computed for a view, and the pages of the view."""
         each = pages.frames.shape[1]
-        pages.give(self._other)
-        self._other = []
+        pages.release(self._older)
+        self._older = []
         if settled >= self.settled:
-            self._pages += pages.take(-(-count // each) - len(self._pages))
+            self._pages += pages.allocate(-(-count // each) - len(self._pages))
             return self.settled, self._pages[: -(-count // each)]
         # Its last frames must not overwrite settled ones.
         kept = settled // each
-        self._other = pages.take(-(-count // each) - kept)
-        return kept * each, [*self._pages[:kept], *self._other]
+        self._older = pages.allocate(-(-count // each) - kept)
+        return kept * each, [*self._pages[:kept], *self._older]
 
     def settle(self, maxima: Sequence[float], first: int, settled: int) -> float:
-        """`maxima`: of the frames from `first` on, of a view's. -> the view's maximum."""
+        """Note the maxima of a view's frames from `first` on. Returns the maximum of the whole view."""
         edge = max(maxima[settled - first :], default=-inf)
         if settled < self.settled:
             return max(max(self._maxima[:settled], default=-inf), edge)
@@ -107,37 +109,42 @@ class Sound:
         return max(self.maximum, edge)
 
 
-def look(front: FrontEnd, pages: Pages, staging: Staging, wanted: Sequence[tuple[Sound, int]]) -> list[View]:
-    """Of each utterance's first so many samples at 16 kHz; the frames that are missing are made all together."""
+def compute_views(
+    front: FrontEnd, pages: FramePages, staging: Staging, ends: Sequence[tuple[Sound, int]]
+) -> list[View]:
+    """The frames of each utterance's first samples, as many as its end says, at 16 kHz.
+
+    The frames that are missing are computed in one pass for all utterances.
+    """
     each = pages.frames.shape[1]
     views: list[tuple[int, int, int, list[int]]] = []
     stretches: list[Stretch] = []
     where: list[tuple[int, int]] = []
-    """Places of new frames in the pages, and how many are there in a row."""
-    for sound, end in wanted:
+    """Runs of new frames: the place of the first one in the pages, and their number."""
+    for sound, end in ends:
         count, settled = front.frames(end), front.settled(end)
-        first, mine = sound.places(pages, settled, count)
-        views.append((first, settled, count, mine))
+        first, sound_pages = sound.places(pages, settled, count)
+        views.append((first, settled, count, sound_pages))
         if first < count:
             stretches.append(Stretch(sound.audio, sound.format, first, count, end))
         while first < count:
             page, at = divmod(first, each)
             length = min(count - first, each - at)
-            where.append((mine[page] * each + at, length))
+            where.append((sound_pages[page] * each + at, length))
             first += length
-    maxima = _make(front, pages, staging, stretches, where) if stretches else []
+    maxima = _compute(front, pages, staging, stretches, where) if stretches else []
     found, done = [], 0
-    for (sound, _), (first, settled, count, mine) in zip(wanted, views, strict=True):
+    for (sound, _), (first, settled, count, view_pages) in zip(ends, views, strict=True):
         maximum = sound.settle(maxima[done : done + count - first], first, settled)
         done += count - first
-        found.append(View(mine, count, settled, maximum))
+        found.append(View(view_pages, count, settled, maximum))
     return found
 
 
-def _make(
-    front: FrontEnd, pages: Pages, staging: Staging, stretches: Sequence[Stretch], where: Sequence[tuple[int, int]]
+def _compute(
+    front: FrontEnd, pages: FramePages, staging: Staging, stretches: Sequence[Stretch], where: Sequence[tuple[int, int]]
 ) -> list[float]:
-    """The frames of all stretches, put into the pages. -> the maximum of each frame."""
+    """Put the frames of all stretches into the pages and return the maximum of each frame."""
     frames, order = front(stretches)
     start, length = np.array(where).T
     place = np.repeat(start - (length.cumsum() - length), length) + np.arange(len(order))

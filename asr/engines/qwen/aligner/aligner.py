@@ -24,7 +24,7 @@ from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.model.fused import fuse_audio
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
-from asr.engines.qwen.sound import Pages, Sound, look
+from asr.engines.qwen.sound import FramePages, Sound, compute_views
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen
 
@@ -69,13 +69,13 @@ class QwenAligner:
 
     def _hear(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
-        pages = Pages(self._encoder.chunk, self._front.bins, self._device, self._staging)
+        pages = FramePages(self._encoder.chunk, self._front.bins, self._device, self._staging)
         wanted = []
         for each in spoken:
             sound = Sound(each.format)
             sound.append(each.audio)
             wanted.append((sound, sound.samples))
-        views = look(self._front, pages, self._staging, wanted)
+        views = compute_views(self._front, pages, self._staging, wanted)
         encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views]
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings], pages.frames)
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]

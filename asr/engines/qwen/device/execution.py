@@ -35,9 +35,6 @@ class Eager:
     def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor:
         return function()
 
-    def fresh(self) -> Eager:
-        return self
-
 
 class Captured:
     """CUDA graphs: one call starts all kernels of a function. They share one pool of memory."""
@@ -57,9 +54,6 @@ class Captured:
         graph, out = known
         graph.replay()
         return out
-
-    def fresh(self) -> Captured:
-        return Captured(self._device)
 
     def _capture(self, function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         here = torch.cuda.current_stream(self._stream.device)

@@ -107,9 +107,6 @@ class Graphs(Protocol):
 
     def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor: ...
 
-    def fresh(self) -> Graphs:
-        """Another one of its kind, with nothing recorded."""
-
 
 # -- the way down and up -----------------------------------------------------------------------------------------------
 
