@@ -23,11 +23,11 @@ class ChunkClock:
 
     def __init__(self) -> None:
         self.packets = 0
-        """Chunks so far."""
+        """The number of chunks."""
         self.arrival_s = 0.0
-        """Of the latest chunk."""
+        """When the latest chunk came."""
         self.begun_s = 0.0
-        """Of the first."""
+        """When the first chunk came."""
         self.gap_s: float | None = None
         """When the earliest open gap was seen."""
         self._deviation = 0.0

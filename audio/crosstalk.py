@@ -22,14 +22,15 @@ BEFORE = 400 * RATE_HZ // 1000
 AFTER = 100 * RATE_HZ // 1000
 """And behind it: the clocks of two legs may differ by so much."""
 TAPS, LEAD = 128, 32
-"""Of the filter: all of them, and those before the delay that was found."""
+"""The length of the filter, and the part of it before the delay that was found."""
 LONGEST_LEAD, LONGEST = LEAD - AFTER, BEFORE - TAPS - 1
 """Delays that are looked for."""
 NEAR = 8 * RATE_HZ // 1000
 FLATTER = 0.9
-"""Of a sample, taken off the next one: the voice's lowest tones would decide everything."""
+"""This share of a sample is taken off the next one: otherwise the voice's lowest tones would decide everything."""
 WHITE = 0.7
-"""Of a frequency's loudness that does not count when the delay is looked for: 1 is the phase transform."""
+"""This share of a frequency's loudness does not count when the delay is looked for: 1 is the phase transform (GCC-PHAT;
+Knapp and Carter, 1976)."""
 FLOOR_FRAME, FLOOR_SHARE = 160, 10
 """Noise is what the quietest tenth of the frames of 20 ms have."""
 BLOCK = 250 * RATE_HZ // 1000
@@ -40,14 +41,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What of a stretch another leg explains."""
+    """The part of a stretch that another leg explains."""
 
     share: float
-    """Of its energy above its noise, 0 to 1 or a little above."""
+    """The share of its energy above its noise, 0 to 1 or a little above."""
     worst: float
-    """Of the energy of that loud quarter of a second of which the least is explained."""
+    """The same share of the loud quarter of a second of which the least is explained."""
     gain_db: float
-    """What is explained, against the other leg."""
+    """The level of the explained part against the other leg."""
     delay: int
     """Samples: how much later it is here than there."""
 

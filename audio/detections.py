@@ -1,4 +1,5 @@
-"""What a leg's audio turns out to be. Positions are 8 kHz samples since the leg's sample 0; intervals are half-open."""
+"""The detections that a leg's audio gives. Positions are 8 kHz samples since the leg's sample 0; intervals are
+half-open."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from audio.codecs.g711 import ALAW, ULAW
 
 BLOCK_BYTES = 8192
 BLOCKS, AGREE = 12, 4
-"""Of so many blocks that are not silent, so many have to look the same. Speech as declared looks like nothing else; a
-block between two sentences may look right in any format."""
+"""At least 4 of 12 blocks that are not silent must look the same. Speech as declared looks like nothing else; a block between
+two sentences may look right in any format."""
 SWAPPED = 1.6
 """Speech is smooth, and noise of its bytes in the other order is not: so many times rougher, and it is that."""
 SMOOTH, LAWS, PCM = 0.8, 1.5, 2.2
@@ -51,7 +51,7 @@ class Suspicion:
 
 
 class FormatCheck:
-    """Of one speaker's bytes in one declared format. `feed` returns a suspicion once at most."""
+    """The check of one speaker's bytes against one declared format. `feed` returns a suspicion once at most."""
 
     def __init__(self, encoding: str, rate_hz: int) -> None:
         self._encoding, self._bytes_per_s = encoding, SAMPLE_BYTES[encoding] * rate_hz
@@ -60,7 +60,7 @@ class FormatCheck:
         self._begun = False
         self._votes: Counter[str] = Counter()
         self._speeds: deque[float] | None = deque(maxlen=STEADY_S)
-        """Of the last seconds; None: the speed is not the sender's own, or is known to be right."""
+        """The speeds of the last seconds; None: the speed is not the sender's own, or is known to be right."""
         self._second_s = 0.0
         self._second_bytes = 0
 
@@ -122,7 +122,7 @@ class FormatCheck:
         return Suspicion(why, f"The audio was declared as {NAMES[self._encoding]} and looks like {found}.")
 
     def _vote(self, block: bytes) -> str | None:
-        """What the block looks like instead; empty: nothing else. None while nothing can be said."""
+        """The format that the block looks like instead; empty: no other. None while nothing can be said."""
         match self._encoding:
             case "pcm_s16le":
                 return _instead_of_pcm(block)
@@ -138,7 +138,7 @@ STUCK = "the same byte all the time, which is not its silence"
 
 
 def _magnitudes(block: bytes) -> NDArray[np.float32]:
-    """Of the block as floats, without zeros; what is no number is infinite."""
+    """The absolute values of the block as floats, without zeros; what is no number is infinite."""
     values = np.abs(np.frombuffer(block, "<f4").astype(np.float32))
     values[np.isnan(values)] = np.inf
     return values[values > 0]

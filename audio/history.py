@@ -12,7 +12,7 @@ from audio.codecs.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class EpochHistory:
-    """What `Leg.read` gave for [start, end) while `codec` was in force."""
+    """The audio that `Leg.read` gave for [start, end) while `codec` was in force."""
 
     codec: Codec
     start: int
@@ -23,7 +23,7 @@ class EpochHistory:
         return self.start + len(self.audio) // _bytes(self.codec)
 
     def read(self, start: int, stop: int) -> bytes:
-        """What of [start, stop) lies here."""
+        """The part of [start, stop) that lies here."""
         size = _bytes(self.codec)
         return self.audio[max(0, start - self.start) * size : max(0, stop - self.start) * size]
 

@@ -28,7 +28,7 @@ TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 
 
 class UtteranceState(Protocol):
-    """What a leg needs of the endpointers; `index` is the leg's."""
+    """The part of the endpointers that a leg uses; `index` is the leg's."""
 
     def idle(self, index: int) -> bool:
         """Whether the leg is neither in an utterance nor at its onset."""
@@ -247,7 +247,8 @@ class Leg:
             self.due.update()
 
     def resume(self, size: int, now: float) -> None:
-        """What a live sender sends now, `size` positions, is of the present if it has paused for `stall_s` or more."""
+        """Let `size` positions that a live sender sends now be of the present if it has paused for `stall_s` or
+        more."""
         if self._clock.origin_s is not None and now - self._chunks.arrival_s >= self.due.stall_s:
             self.pass_over(min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2))
 

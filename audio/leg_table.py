@@ -1,4 +1,4 @@
-"""What every packet and every tick needs of a leg, side by side for all legs: one array a field, one row a leg.
+"""The state of every leg that each packet and each tick needs, side by side: one array a field, one row a leg.
 
 The plain packets of all legs are taken in a few array operations (`audio.rtp.fast_path`), and the due windows of all
 legs are found in a few more (`audio.block`). Whatever is rare works leg by leg on the very same cells.

@@ -37,9 +37,9 @@ class SpeechSegment:
 
     start: int
     end: int
-    """Of the speech."""
+    """The end of the speech."""
     audio_start: int
-    """Of what is to be recognised; no two stretches share a sample."""
+    """The first sample to be recognised; no two stretches share a sample."""
     samples: Samples
     """int16 at 16 kHz, from `audio_start` on."""
     reason: EndReason
@@ -65,7 +65,7 @@ class Scanner:
         """Where the audio of the last stretch ended."""
         self._torn = False
         self._power = 0.0
-        """Of the last window."""
+        """The power of the last window."""
         self._silent = 0
         """Windows of digital silence just before `_scanned`."""
 
@@ -120,7 +120,7 @@ class Scanner:
         return self._vad.follow(views, self._hidden, self._cell), powers(views[:, CONTEXT:])
 
     def _levels(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of each window, the power of the 96 ms about it: between two words it falls for so long."""
+        """The power of the 96 ms about each window: between two words it falls for this long."""
         power = np.square(samples).reshape(-1, 2 * WINDOW).mean(axis=1)
         about = np.concatenate([[self._power], power, power[-1:]])
         self._power = float(power[-1])

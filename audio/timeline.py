@@ -35,7 +35,7 @@ class LegTimeline:
         self.silences: list[tuple[int, int, bool]] = []
         """(start, stop, lost): stretches before `end` that read as silence, ascending; not lost: none was sent."""
         self.begin = 0
-        """What is missing before here was never sent."""
+        """A gap before here was never sent."""
 
     @property
     def received(self) -> int:

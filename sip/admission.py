@@ -49,11 +49,11 @@ CheckInDialog = Callable[[RequestHead, int, Callable[[], str]], int]
 RETRY_AFTER_S = 10
 """Retry-After of every 503."""
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
-"""What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
+"""The methods that PJSIP answers outside of a dialog; to any other it would not answer at all."""
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
 _SCHEMES = frozenset((b"sip", b"sips", b"tel"))
-"""Of request URIs; any other is 416 (RFC 3261 section 8.2.2.1), `urn:service:sos` for one (RFC 5031)."""
+"""The schemes of request URIs; any other is 416 (RFC 3261 section 8.2.2.1), `urn:service:sos` for one (RFC 5031)."""
 FAILURES_PER_S, FAILURES_BURST = 1.0, 10
 """Answers to requests that could not be checked, through an error of ours."""
 _MAX_CREDENTIALS = 8
@@ -123,7 +123,7 @@ class Admission:
     # Requests
 
     def check(self, request: RequestHead, cseq: int, packet: Callable[[], bytes]) -> FilterVerdict:
-        """What becomes of a request. `packet()` is the whole message."""
+        """Decide about a request. `packet()` is the whole message."""
         status = self._check_head(request, cseq, packet)
         if status == 401:
             return FilterVerdict(status, tuple(("WWW-Authenticate", value) for value in self._challenge()))
@@ -288,5 +288,5 @@ class Admission:
 
 
 def _scheme_of(packet: bytes) -> bytes:
-    """Of the request URI, in lower case."""
+    """The scheme of the request URI, in lower case."""
     return packet.split(None, 2)[1].partition(b":")[0].lower()

@@ -24,7 +24,7 @@ class PeerError(SipError):
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Of the response, beside its status."""
+        """The headers of the response, beside its status."""
         return ()
 
 
@@ -70,4 +70,4 @@ NO_PJSUA2 = (
     "--no-binary mediaworker mediaworker`), run its `tools/build_pjsip.sh` with the path of this environment's Python, "
     "and install the wheel whose path it prints with pip"
 )
-"""What to do where pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""
+"""The advice where pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""

@@ -21,15 +21,15 @@ PASS, DROP = 0, -1
 
 @dataclass(frozen=True, slots=True)
 class FilterVerdict:
-    """What becomes of a request."""
+    """The decision about a request."""
 
     status: int
     """`PASS`, `DROP`, or the status to answer with."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Of the answer."""
+    """The headers of the answer."""
     description: str | None = None
-    """What PJSIP is shown of the session description in a request that passes; empty: there is none. None: whatever
-    there is, nobody acts on it."""
+    """The session description that PJSIP is shown of a request that passes; empty: there is none. None: whatever there
+    is, nobody acts on it."""
 
 
 UNTRUSTED_PER_S, UNTRUSTED_BURST = 0.2, 10
@@ -46,7 +46,7 @@ AUTHENTICATED_S = 3600.0
 """A source that has shown credentials is asked for them again, for so long, as often as it calls."""
 
 Credentials = Literal["good", "stale", "bad", "none", "unasked"]
-"""What the credentials of a request are worth; `unasked`: nobody is asked for any."""
+"""The value of a request's credentials; `unasked`: nobody is asked for any."""
 UNASKED: tuple[Credentials, str] = ("unasked", "")
 FIRST_MESSAGE_S = 10.0
 """A connection without a whole message is closed after this time."""
@@ -99,12 +99,12 @@ class TokenBuckets:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What PJSIP has parsed of a request."""
+    """The fields of a request that PJSIP has parsed."""
 
     method: str
     call_id: str
     branch: str
-    """Of the topmost Via: repetitions have the same one."""
+    """The branch of the topmost Via: repetitions have the same one."""
     to_tag: str
     """Empty outside of a dialog."""
     source: str
@@ -177,7 +177,7 @@ class RequestFilter:
         return 401 if limit is None or limit.take(source, now) else DROP
 
     def _refuse_untrusted(self, request: RequestHead, source: str, now: float) -> int:
-        """What becomes of a request whose source may not call, or has shown credentials that are nobody's."""
+        """Decide about a request whose source may not call, or has shown credentials that are nobody's."""
         if request.to_tag:
             return PASS if self._untrusted_in_dialog[request.connected].take(source, now) else DROP
         if request.method == "ACK":

@@ -1,4 +1,4 @@
-"""What an aligner is: it says when the words of a text were spoken in the audio that the text was made of."""
+"""An aligner says when the words of a text were spoken in the audio that the text was made of."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Aligner(Protocol):
 
     languages: tuple[str, ...]
     longest_s: float
-    """Of an utterance."""
+    """The longest utterance that it takes."""
     together_s: float
-    """Of the utterances of one step; one that is longer goes alone. A final waits for no more than a step."""
+    """The utterances of one step are this long together at most; one that is longer goes alone. A final waits for no
+    more than a step."""
 
     def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
         """The words of each, in the order of its text; times are from the first byte of its audio. None for a text

@@ -14,13 +14,14 @@ import msgspec
 from config.settings import Asr
 
 GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Of the drivers of NVIDIA and AMD, and of Windows below WSL."""
+"""The device files of the drivers of NVIDIA and AMD, and of Windows below WSL."""
 NVIDIA = re.compile(r"nvidia[0-9]+")
-"""Of one GPU each, beside the first of those."""
+"""The name of the device file of one GPU, beside `nvidiactl`."""
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
+"""The container's CPU limit: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup
+v2)."""
 CGROUP = Path("/sys/fs/cgroup")
-"""Of a container, with the limits of its memory (cgroup v2)."""
+"""The folder with the limits of the container's memory (cgroup v2)."""
 CORES_PER_PROCESS = 4
 
 
@@ -30,7 +31,7 @@ def has_gpu() -> bool:
 
 
 def gpus() -> int:
-    """How many of them this process may use; 1 where only a driver says so, 0 without any."""
+    """The number of GPUs that this process may use; 1 where only a driver shows one, 0 without any."""
     if not has_gpu():
         return 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -40,7 +41,7 @@ def gpus() -> int:
 
 
 def cores() -> int:
-    """How many this process may use at once."""
+    """The number of cores that this process may use at once."""
     found = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = CPU_MAX.read_text().split()
@@ -50,7 +51,7 @@ def cores() -> int:
 
 
 def cpu_flags() -> set[str]:
-    """What the processor can, in the words of /proc/cpuinfo."""
+    """The capabilities of the processor, as /proc/cpuinfo names them."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, flags = line.partition(":")
@@ -60,7 +61,7 @@ def cpu_flags() -> set[str]:
 
 
 def free_memory_bytes() -> int:
-    """That this machine could give, or the container as far as its limit goes."""
+    """The memory that this machine could give, or the container as far as its limit goes."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     with contextlib.suppress(OSError, ValueError):  # no limit: the file says `max`

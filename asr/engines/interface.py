@@ -1,4 +1,4 @@
-"""What an engine is: growing utterances, and bounded steps on requests that somebody else has ordered.
+"""An engine follows growing utterances, and does bounded steps on requests that somebody else has ordered.
 
 The scheduler decides what is urgent, `Inference` moves audio and answers, the engine computes. An engine is used from
 one thread. `step` gets the most urgent requests it can hold (`Capabilities.batch`) and does a bounded piece of work on
@@ -43,28 +43,28 @@ class EngineUnusable(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, as a part of a sentence."""
+    """The first line of a library's error, as a part of a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def described(error: BaseException) -> str:
-    """The same with the kind of error, for whoever wrote the code that raised it."""
+    """The kind of an error and its first line, for whoever wrote the code that raised it."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What may be asked of an engine that is loaded. What must be known before, its plug-in says
-    (`asr.engines.plugin`)."""
+    """The abilities of a loaded engine. Its plug-in (`asr.engines.plugin`) says what must be known before."""
 
     batch: int = 1
-    """Requests in one step."""
+    """The most requests in one step."""
     partials: bool = True
     """Without them the engine is asked for finals alone."""
     pipelined: bool = False
     """It has the method `launch`, which returns while the device computes: the next step is prepared meanwhile."""
     longest_s: float = inf
-    """Audio of one utterance. The engine gets no more, and a final about more fails without asking the engine."""
+    """The longest audio of one utterance. The engine gets no more, and a final about more fails without asking the
+    engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Answer:
     language: str
     """ISO 639 code, or empty."""
     words: tuple[TimedWord, ...] = ()
-    """Of a final, by an engine whose plug-in promises them: the words of `text` in their order, with their times."""
+    """The words of `text` in their order, with their times: of a final, by an engine whose plug-in promises them."""
 
 
 Collect = Callable[[], list[Answer]]

@@ -1,4 +1,4 @@
-"""What an engine says of itself before it is loaded, and where engines are found.
+"""A plug-in describes an engine before it is loaded; this module finds the plug-ins.
 
 The built-in engines and those of other packages have the same interface. A package offers its own under the entry point
 group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs/engines.md shows a whole one.
@@ -30,7 +30,7 @@ class Plugin(Protocol):
     """Its answers say when each word was said, so that `asr.word_timestamps` needs no aligner."""
 
     def about(self, asr: Asr) -> str:
-        """What runs, in a phrase for the log line that says which engine serves."""
+        """A phrase for the log line that says which engine serves."""
 
     def missing(self, asr: Asr) -> str | None:
         """Why the engine cannot run on this machine, and what to do about it; None when it can. A quick look at what is
@@ -45,7 +45,7 @@ _INTERFACE = ("languages", "words", "about", "missing", "create")
 
 
 def names() -> list[str]:
-    """Of all engines that are installed here, the built-in ones first."""
+    """The names of all engines that are installed here, the built-in ones first."""
     return [*BUILT_IN, *sorted(each.name for each in entry_points(group=GROUP) if each.name not in BUILT_IN)]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a loaded engine says of itself, in its optional method `runtime`. What does not apply stays empty or 0."""
+    """A loaded engine's description of itself, from its optional method `runtime`. What does not apply stays empty or
+    0."""
 
     device: str = "cpu"
     """As torch names it: `cpu`, `cuda`, `cuda:1`."""
     device_name: str = ""
-    """The GPU's."""
+    """The name of the GPU."""
     dtype: str = ""
     attention: str = ""
     """As in `asr.attention`: the one that is used."""
@@ -25,13 +26,13 @@ class Runtime:
     cuda: str = ""
     """The version that torch was built for; empty without CUDA."""
     memory_bytes: int = 0
-    """Of the device."""
+    """The memory of the device."""
     free_bytes: int = 0
-    """Of that when the engine was ready."""
+    """The part of it that was free when the engine was ready."""
     slots_bytes: int = 0
-    """Of that reserved for keys and values."""
+    """The part of it that is reserved for keys and values."""
     slots: int = 0
-    """Utterances that they are kept for."""
+    """The number of utterances of full length that these hold."""
     batch: int = 0
     """Requests in a step."""
     warnings: tuple[str, ...] = ()

@@ -62,21 +62,21 @@ def _selected(engine: str, settings: Asr, reason: str) -> Selection:
 
 
 def check(settings: Asr) -> None:
-    """What is wrong on every machine with these packages, whatever else is on it. Raises ConfigError."""
+    """Refuse what is wrong on every machine with these packages, whatever else is on it. Raises ConfigError."""
     if (name := settings.engine) != "auto":
         _selected(name, settings, f"asr.engine = {name!r}")
 
 
 def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
-    """What to tell somebody who asks the engine for a language that is none of its own. Empty when it is, or when the
-    code is empty, which leaves the language to the engine."""
+    """A sentence for somebody who asks the engine for a language that it does not know. Empty when it knows it, or when
+    the code is empty, which leaves the language to the engine."""
     if not code or languages.base(code) in known:
         return ""
     return f"the engine {engine} does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
 
 def missing(engine: str, settings: Asr) -> ConfigError | None:
-    """What the engine would lack if it were started now: a look at the file system, nothing is loaded."""
+    """The reason why the engine could not start now: a look at the file system, nothing is loaded."""
     if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
         return lacking
     try:
@@ -94,7 +94,8 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
 
 
 def select_words(settings: Asr, engine: str = "") -> Timing:
-    """What `asr.word_timestamps` means here, with this engine. Raises ConfigError when there is no such engine."""
+    """The languages in which finals get word timestamps with this engine. Raises ConfigError when there is no such
+    engine."""
     if settings.word_timestamps and engine and (chosen := plugin.find(engine)).words:
         return Timing(chosen.languages, f"the engine {engine} tells them")
     folder = weights.find(settings.aligner)
@@ -110,7 +111,7 @@ def select_words(settings: Asr, engine: str = "") -> Timing:
 
 
 def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
-    """Of `asr.word_timestamps`; as `create`. Raises EngineUnusable."""
+    """The aligner that `asr.word_timestamps` asks for; None when it asks for none. Raises EngineUnusable."""
     if not select_words(asr).languages:
         return None
     try:

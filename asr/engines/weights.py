@@ -54,7 +54,7 @@ def fingerprint(model: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def size_bytes(folder: Path) -> int:
-    """Of the weights."""
+    """The size of the weights."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
@@ -64,12 +64,12 @@ def _kept(model: str, environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `mediaworker models pull` has brought and checked."""
+    """The files that `mediaworker models pull` has brought and checked."""
 
     revision: str
     """A commit: 40 hexadecimal digits."""
     bytes: dict[str, int]
-    """Of each file."""
+    """The size of each file."""
 
 
 def recorded(model: str, environ: Mapping[str, str] = os.environ) -> Record | None:
@@ -114,7 +114,7 @@ def hub(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def missing(model: str) -> str:
-    """What to tell somebody whose model is not here."""
+    """A sentence for somebody whose model is not on this machine."""
     if is_hub_name(model):
         return (
             f"the weights of {model} are not on this machine: `mediaworker models pull {model}` downloads them;"

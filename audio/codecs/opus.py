@@ -172,7 +172,7 @@ class OpusWindows:
             self._at = self._heard = position + len(samples) // 2
 
     def _bridge(self, position: int, packet: bytes, size: int) -> list[Piece]:
-        """What stands in for the positions up to `position`, where `packet` begins."""
+        """The samples that stand in for the positions up to `position`, where `packet` begins."""
         missing, self._at = position - self._at, position
         known = min(size, missing) // _STEP * _STEP
         blind = (missing - known) // _STEP * _STEP
@@ -192,7 +192,7 @@ class OpusWindows:
 
 
 def _lay(pieces: list[Piece], start: int, out: NDArray[np.int16]) -> None:
-    """What of the pieces lies in `out`, which begins at `start`."""
+    """Copy the pieces into `out`, which begins at `start`, as far as they lie in it."""
     for begin, samples in pieces:
         skip, into = 2 * max(0, start - begin), 2 * max(0, begin - start)
         part = samples[skip : skip + max(0, len(out) - into)]

@@ -33,7 +33,8 @@ WINDOW_MS = 32
 LAPSE_WINDOWS = 3
 """An onset survives shorter gaps, so that a stop consonant does not swallow a "yes"."""
 SILENT_WINDOWS = 16
-"""Of digital silence, after which more need not be heard. Half a second: as long as an utterance is waited for."""
+"""After this many windows of digital silence the rest need not be heard. Half a second: as long as an utterance is
+waited for."""
 SPLIT_WINDOWS = 16
 """How far back a call is split at most. Half a second has a gap between two words or more."""
 HOLD_WINDOWS = 6
@@ -153,12 +154,12 @@ class Limits:
 
 @dataclass(slots=True)
 class UtteranceSpan:
-    """What is known of the current utterance of a leg (valid outside IDLE), and where the one before it ended."""
+    """The current utterance of a leg (valid outside IDLE), and where the one before it ended."""
 
     start: int = 0
     audio_start: int = 0
     end: int = 0
-    """Of the last voiced window."""
+    """The end of the last voiced window."""
     quiet_at: int = NOWHERE
     """Middle of the quietest window so far, in calls of the least speech-like, from where on a split may be: where it
     would be."""

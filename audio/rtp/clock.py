@@ -59,7 +59,7 @@ class Packet(Protocol):
 
 
 Payload = bytes | Packet
-"""What has a length, in positions."""
+"""A payload has a length in positions."""
 
 
 class PacketArrival(NamedTuple):
@@ -75,7 +75,7 @@ class PlacedPayload(NamedTuple):
     position: int
     payload: Payload
     lost: bool
-    """What was skipped before it has been lost on the way; otherwise the sender was silent."""
+    """The positions skipped before it were lost on the way; otherwise the sender was silent."""
 
 
 class RtpClock:

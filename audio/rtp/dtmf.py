@@ -23,7 +23,7 @@ class KeyPress:
     duration: int
     """In positions, the longest seen."""
     now: float
-    """Of its latest packet."""
+    """The arrival time of its latest packet."""
 
 
 class DigitRate:

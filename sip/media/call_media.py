@@ -33,7 +33,7 @@ class MediaStream:
     held: bool
     socket: RtpSocket
     event_clock_hz: int = 8000
-    """Of the `telephone_event`."""
+    """The clock rate of the `telephone_event`."""
 
 
 class MediaHost(Protocol):
@@ -59,7 +59,7 @@ class CallMedia:
 
     @property
     def family(self) -> Family:
-        """Of what we offer."""
+        """The address family of our offer."""
         return next((family for _, family in self._sockets), family_of(self._peer))
 
     def reserve(self, streams: Streams) -> None:

@@ -62,7 +62,7 @@ class SourceLatch:
         self.last_packet_s = 0.0
         """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
         self.ssrc: int | None = None
-        """Of the locked source's latest datagram that was asked about."""
+        """The SSRC of the locked source's latest datagram that was asked about."""
         self.sequence = 0
         """Its latest sequence number with that SSRC; kept up to date likewise."""
 

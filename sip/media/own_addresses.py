@@ -18,7 +18,7 @@ class OwnAddresses:
     def __init__(self, settings: Sip) -> None:
         hosts: dict[Family, str] = {"IP4": settings.host, "IP6": settings.host6}
         self.hosts = {family: canonical(host) for family, host in hosts.items() if host}
-        """What is listened on."""
+        """The addresses that the endpoint listens on."""
         public: dict[Family, str] = {"IP4": settings.public_address, "IP6": settings.public_address6}
         self._configured = {family: canonical(address) if address else "" for family, address in public.items()}
         self.nat = Nat(settings.stun if "IP4" in self.hosts else "", host=self.hosts.get("IP4", ""))

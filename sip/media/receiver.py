@@ -65,7 +65,7 @@ class DatagramTarget(Protocol):
     """The owner of a socket, as the receiver sees it: where its datagrams go, and who switches its source filter."""
 
     slot: int
-    """What `RtpReceiver.add` returned."""
+    """The number that `RtpReceiver.add` returned."""
     leg: Leg | None
     """The detector takes the plain packets of this leg in bulk; without one every datagram goes to `receive`."""
 
@@ -288,7 +288,7 @@ class RtpReceiver:
         target.receive(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
 
     def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of each datagram read, from the slots given: whether it is of the locked source."""
+        """Whether each datagram read, from the slots given, is of the locked source."""
         found: NDArray[np.bool_] = buffers.keys[: len(slots)] == self._source[slots]
         if self._open6:
             which = np.flatnonzero(found & self._speaks6[slots])
@@ -298,7 +298,7 @@ class RtpReceiver:
 
 
 class _Buffers:
-    """What `recvmmsg` fills, laid out once."""
+    """The memory that `recvmmsg` fills, laid out once."""
 
     def __init__(self) -> None:
         self.datagrams = Datagrams(BATCH)
@@ -356,5 +356,5 @@ def _clocks() -> tuple[float, float]:
 
 
 def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
-    """Of each row in memory."""
+    """The address of each row in memory."""
     return np.uint64(array.ctypes.data) + np.uint64(array.strides[0]) * np.arange(len(array), dtype=np.uint64)

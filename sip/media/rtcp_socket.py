@@ -25,7 +25,7 @@ class ReportSocket:
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
     def receive(self) -> Iterator[tuple[bytes, Address, float]]:
-        """What has come since, from whom, and when (Unix time)."""
+        """The datagrams that have come since, their sources, and their arrival times (Unix time)."""
         for _ in range(_MAX_DATAGRAMS):
             try:
                 datagram, ancillary, _, address = self._socket.recvmsg(_MAX_BYTES, 64)

@@ -364,7 +364,7 @@ class RtpSocket:
                 self.on_packet(each, arrival_s)
 
     def _accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
-        """What the latch delivers now; the receiver is told of a source that has changed with it."""
+        """The datagrams that the latch delivers now. The receiver learns of a source that has changed with it."""
         latch, receiver = self._latch, self._receiver
         before, latch.last_packet_s = (latch.source, latch.ssrc), max(latch.last_packet_s, self._received_s)
         if address != latch.source and self.leg is not None and (report := self.leg.reception_report) is not None:

@@ -48,10 +48,10 @@ class Registration:
     state: Literal["standby", "resolving", "registering", "registered", "failed", "unregistered"]
     """`standby`: it is left to another worker; `reason` says why."""
     code: int = 0
-    """Of the registrar's last answer; 0 before one has come."""
+    """The status of the registrar's last answer; 0 before one has come."""
     reason: str = ""
     registrar: str = ""
-    """Of those in its list, the one that this is about."""
+    """The registrar of the account's list that this is about."""
 
 
 class Account(pj.Account):  # type: ignore[misc]
@@ -121,7 +121,7 @@ class RegisteredAccount(Account):
         self.instance = ""
         """Set before it registers; "": PJSIP names the machine, and two workers there have one binding."""
         self.transports: Collection[str] = ("udp", "tcp")
-        """Of these, NAPTR and SRV records choose one."""
+        """NAPTR and SRV records choose one of these."""
         self.proxy = Registrar.parse(settings.proxy, families, key="sip.accounts.proxy") if settings.proxy else None
         self._located: dict[Registrar, tuple[SipServer, ...]] = {}
         hosts = frozenset(registrar.host.lower() for registrar in self.registrars)
@@ -334,7 +334,8 @@ def _retry_after_s(answer: str) -> int:
 
 
 def account_config(uri: str, *, incoming: bool = True) -> Any:
-    """What all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no socket).
+    """The configuration that all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no
+    socket).
 
     `incoming`: the account takes calls, and asks for session timers in them.
     """

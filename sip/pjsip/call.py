@@ -41,7 +41,7 @@ _REASONS = {200: "hangup", 487: "cancelled", 408: "timeout"}
 
 
 class CallDialog(Protocol):
-    """What a call does to its dialog; `sip.pjsip.dialog.Dialog` is the one in PJSIP."""
+    """A call's interface to its dialog; `sip.pjsip.dialog.Dialog` is the one in PJSIP."""
 
     over: bool
     """PJSIP has ended the dialog."""
@@ -59,7 +59,7 @@ class CallDialog(Protocol):
 
 
 class CallHost(MediaHost, Protocol):
-    """What a call needs of its endpoint."""
+    """The part of the endpoint that a call uses."""
 
     codecs: tuple[Codec, ...]
     srtp: SrtpUse
@@ -91,7 +91,7 @@ class SipCall:
         self.peer = peer
         """Address that the INVITE came from."""
         self.recording = siprec.Recording() if siprec.is_recording(message) else None
-        """What a recording client says of the call that it records; None: this is no recording session."""
+        """The metadata of the call that a recording client records; None: this is no recording session."""
         self.mixed: frozenset[int] = frozenset()
         """Indexes of the m-lines that were refused because all who are heard there have others (SIPREC)."""
         self.agreed_s = 0.0
@@ -236,7 +236,7 @@ class SipCall:
         self._media.expect_no_other()
 
     def match_answer(self, answer: SessionDescription) -> list[NegotiatedStream | NotAcceptable]:
-        """What the lines of an answer to our offer come to. Raises SdpError."""
+        """The stream, or the reason against one, of each line in an answer to our offer. Raises SdpError."""
         offer = self._negotiation.offered
         assert offer is not None, "none is awaited"
         return match_answer(offer, answer, self._host.codecs)

@@ -223,7 +223,7 @@ class CallControl:
         return self._handler.can_accept()
 
     def _check_body(self, request: RequestHead, packet: bytes) -> str | None:
-        """Of what begins a call, or belongs to one: to anything else PJSIP says 481."""
+        """Check the body of a request that begins a call or belongs to one: PJSIP answers any other with 481."""
         if not request.to_tag:
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
         call = self._in_dialog.find(request, packet.decode(errors="replace"))

@@ -1,4 +1,5 @@
-"""What PJSIP calls from C++: exceptions must not travel through its frames, and its log lines become ours."""
+"""The functions that PJSIP calls from C++: exceptions must not travel through its frames, and its log lines become
+ours."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ from sip.protocol.message import SipMessage
 log = structlog.get_logger("sip")
 
 PJSIP_LOG_LEVEL = 1
-"""Of 0 to 6: only errors. What a call did is in our own log, and `log.sip_trace` shows its messages."""
+"""PJSIP logs at level 1 of 0 to 6, only errors. Our own log says what a call did, and `log.sip_trace` shows its
+messages."""
 _FAREWELL_S = 2.0
 """How long the end waits for answers to BYE, and again for those to the last REGISTER."""
 
@@ -53,7 +54,7 @@ class SipEndpoint:
         self._access = AccessList(sip.allow, trusted=trusted)
         self._addresses = OwnAddresses(sip)
         self.nat = self._addresses.nat
-        """What a STUN server says of us."""
+        """Our public address, as a STUN server sees it."""
         unasked = AccessList((), trusted=trusted).allows if sip.challenge == "everybody" else None
         self.control = CallControl(
             settings, handler, self._addresses, self._access, detector, unasked=unasked, ready=ready

@@ -58,7 +58,7 @@ class PeerWatch:
         self._refused = True
 
     def step(self, now: float, received_s: float) -> Step:
-        """What to do now. `received_s`: when its last RTP packet came."""
+        """The step to take now. `received_s`: when its last RTP packet came."""
         if self._pending:
             if received_s > self._asked_s:
                 self.on_answer(now)

@@ -1,4 +1,5 @@
-"""What PJSIP's Python binding lacks, called through ctypes: mediaworker's own C in the build, and a few counts.
+"""The functions that PJSIP's Python binding lacks, called through ctypes: mediaworker's own C in the build, and a few
+counts.
 
 `tools/pjsip/mediaworker.c` is compiled into the binding, and its interface is flat: numbers, byte strings and opaque
 handles. Nothing here knows the layout of a C structure. An exception must not travel through PJSIP's frames; where one
@@ -230,7 +231,8 @@ def close_transport(transport: int) -> None:
 
 
 def negotiated(offer: str, answer: str, *, local: str) -> str:
-    """What PJSIP comes to with two descriptions, for tests: the `local` one, "offer" or "answer", as it would use it.
+    """The description that PJSIP negotiates from two, for tests: the `local` one, "offer" or "answer", as it would use
+    it.
 
     Raises SipError.
     """

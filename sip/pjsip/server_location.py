@@ -123,7 +123,7 @@ def _services(records: tuple[Any, ...], transports: Collection[str]) -> list[tup
 
 
 def _text(name: Any) -> str:
-    """Of a name from a record: "" for the root."""
+    """The text of a name from a record: "" for the root."""
     return str(name.to_text(omit_final_dot=True)).removeprefix(".")
 
 

@@ -18,7 +18,7 @@ LINE = "line"
 
 @dataclass(frozen=True, slots=True)
 class CalledAccount:
-    """What an INVITE may say of an account."""
+    """The account that an INVITE may name."""
 
     name: str
     user: str

@@ -67,7 +67,7 @@ class Challenger:
     def check(
         self, credentials: str, method: str, now: float, *, uri: str, source: str = ""
     ) -> tuple[Verdict, str, Reason]:
-        """What an Authorization header's value is worth, whose it is, and why it is not good.
+        """Check an Authorization header's value: its verdict, the user, and the reason why it is not good.
 
         `uri` is the request's (RFC 7616 section 3.4.6), `source` the one that `challenge` was for. Each count of a
         nonce is good once. A nonce of another source is stale, and nothing else is said of such credentials, so that
@@ -169,5 +169,5 @@ def _hex(algorithm: Any, *parts: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of any text, well-formed or not."""
+    """The bytes of any text, well-formed or not."""
     return text.encode(errors="surrogatepass")

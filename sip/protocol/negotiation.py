@@ -58,7 +58,7 @@ class OwnDescription:
 
     session: SessionDescription
     streams: Streams
-    """What an answer agrees on; empty in an offer."""
+    """The streams that an answer agrees on; empty in an offer."""
     state: DescriptionState
 
 

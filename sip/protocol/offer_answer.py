@@ -60,9 +60,10 @@ class NegotiatedStream:
     control: tuple[str, int] | None = None
     """Where RTCP goes."""
     event_clock_hz: int = 8000
-    """Of the `telephone_event`: beside Opus it may be that of the audio (RFC 4733 section 2.1) or not."""
+    """The clock rate of the `telephone_event`: beside Opus it may be that of the audio (RFC 4733 section 2.1) or
+    not."""
     family: Family = "IP4"
-    """Of the addresses at both ends."""
+    """The family of the addresses at both ends."""
 
 
 def negotiate(
@@ -74,7 +75,7 @@ def negotiate(
     families: Sequence[Family] = ("IP4",),
     without: Collection[int] = (),
 ) -> tuple[NegotiatedStream, ...]:
-    """What to answer: the first `streams` audio m-lines with a common codec, encrypted ones before others.
+    """The streams to answer with: the first `streams` audio m-lines with a common codec, encrypted ones before others.
 
     `families`: those that we have addresses of; `without`: indexes of m-lines that are refused, while there are others.
 
@@ -104,7 +105,7 @@ def match_lines(
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
 ) -> list[NegotiatedStream | NotAcceptable]:
-    """What each m-line of an offer comes to: a stream, or the reason why it cannot be used."""
+    """The stream of each m-line of an offer, or the reason why it cannot be used."""
     found: list[NegotiatedStream | NotAcceptable] = []
     for index, media in enumerate(offer.media):
         try:
@@ -117,8 +118,8 @@ def match_lines(
 def match_answer(
     offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
 ) -> list[NegotiatedStream | NotAcceptable]:
-    """What each m-line of an offer of ours comes to with its answer; lines that were not offered are left out. Raises
-    SdpError when some are missing."""
+    """The stream of each m-line of an offer of ours and its answer, or the reason against it; lines that were not
+    offered are left out. Raises SdpError when some are missing."""
     if len(answer.media) < len(offer.media):
         raise SdpError(f"an answer of {len(answer.media)} media lines to an offer of {len(offer.media)}")
     found: list[NegotiatedStream | NotAcceptable] = []
@@ -282,7 +283,8 @@ def _control(connection: ConnectionLine, media: MediaDescription) -> tuple[str, 
 
 
 def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStream]) -> tuple[NegotiatedStream, ...]:
-    """What is agreed, to where an answer to an offer of just that moves it; without those that it refuses."""
+    """The agreed streams, moved to where the answer to an offer of just these puts them; without those that it
+    refuses."""
     by_index = {stream.index: stream for stream in answered}
     return tuple(
         replace(stream, remote=new.remote, control=new.control, direction=new.direction, on_hold=new.on_hold)

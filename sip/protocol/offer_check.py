@@ -24,11 +24,11 @@ from sip.protocol.siprec import CONTENT_TYPES
 METHODS = frozenset(("INVITE", "UPDATE", "PRACK", "ACK"))
 """Requests whose body may be an offer or an answer (RFC 3261, RFC 3311, RFC 3262)."""
 MAX_BYTES = 32000
-"""Of a description: PJSIP hands over no more (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
+"""A description has at most this many bytes: PJSIP hands over no more (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
 MAX_LINES = 16
 """PJSIP drops any m-lines beyond these (its PJMEDIA_MAX_SDP_MEDIA), so they could not be answered."""
 MAX_ATTRIBUTES = 256
-"""Of a line or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
+"""A line, or the session, has at most this many attributes (PJMEDIA_MAX_SDP_ATTR of the build)."""
 MAX_FORMAT = 256
 """Characters of one format of a line: a number, or a name."""
 MAX_KEYS = 32
@@ -43,7 +43,7 @@ class Judged:
 
     streams: tuple[NegotiatedStream, ...]
     shown: str
-    """What PJSIP is shown of it."""
+    """The description that PJSIP is shown."""
 
 
 def check(
@@ -53,7 +53,7 @@ def check(
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
 ) -> str:
-    """What PJSIP is shown of the offer in a request with one of `METHODS`; empty without one.
+    """The description that PJSIP is shown of the offer in a request with one of `METHODS`; empty without one.
 
     What only brings metadata of a recording within a dialog is left alone.
 

@@ -18,7 +18,8 @@ _ANYBODY = Origin("-", "1", "1", "127.0.0.1")
 _READ = frozenset(("label", "rtcp", "rtcp-mux", "crypto", *(each.value for each in Direction)))
 """Attributes of a peer's description that are acted on, beside those of its formats."""
 _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
-"""What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
+"""The parameters for an Opus sender (RFC 7587 section 6.1): more bandwidth is not heard, and the network may lose
+packets."""
 
 
 def make_answer(
@@ -123,7 +124,8 @@ def _accepted(
 def _formats(
     codecs: Sequence[Codec], types: Mapping[Codec, int], events: Mapping[int, int], clocks: Collection[int]
 ) -> tuple[tuple[str, ...], list[Attribute]]:
-    """Of a line: `codecs` in order of preference, then telephone-event by clock; what describes them.
+    """The formats of a line, `codecs` in order of preference and then telephone-event by clock, and the attributes that
+    describe them.
 
     `types`, `events`: payload types that are in use, by codec and by clock; `clocks`: of further telephone-events.
     """

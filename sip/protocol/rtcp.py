@@ -21,7 +21,7 @@ _CNAME = 1
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """What has come of a stream."""
+    """The packets of a stream that have come."""
 
     ssrc: int
     sequence: int
@@ -34,7 +34,7 @@ class Reception:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What we have sent."""
+    """The packets that we have sent."""
 
     packets: int
     octets: int

@@ -219,7 +219,7 @@ class SessionDescription:
         return media.connection or self.connection
 
     def direction_of(self, media: MediaDescription) -> Direction:
-        """Of the media, else of the session, else sendrecv (RFC 8866 section 6.7)."""
+        """The direction of the media, else of the session, else sendrecv (RFC 8866 section 6.7)."""
         for attributes in (media.attributes, self.attributes):
             for name, _ in attributes:
                 if name in _DIRECTIONS:

@@ -144,7 +144,7 @@ def _document(text: str) -> Element:
 
 
 class Recording:
-    """What all metadata of a recording session adds up to."""
+    """The sum of all metadata of a recording session."""
 
     def __init__(self) -> None:
         self._participants: dict[str, Participant] = {}

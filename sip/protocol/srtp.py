@@ -68,7 +68,7 @@ class Crypto:
         return cls(1, SUITES[0], secrets.token_bytes(KEY_BYTES))
 
     def own(self) -> Crypto:
-        """What this side answers to it: the same suite and tag, and a key of its own."""
+        """This side's answer to it: the same suite and tag, and a key of its own."""
         return Crypto(self.tag, self.suite, secrets.token_bytes(KEY_BYTES))
 
 

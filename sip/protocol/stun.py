@@ -36,7 +36,7 @@ class Binding:
         return self._times[self._sent]
 
     def request(self, now: float) -> bytes:
-        """What to send now; empty: nothing, not yet or any more."""
+        """The datagram to send now; empty: nothing, not yet or any more."""
         if self.over or now < self.next_s:
             return b""
         self._sent += 1

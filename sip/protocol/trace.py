@@ -38,12 +38,12 @@ class Traced:
     size: int
     """As on the wire; a long message is cut."""
     call_id: str
-    """Of the Call-ID header."""
+    """The value of the Call-ID header."""
     message: str
 
 
 def parse(text: str) -> Traced | None:
-    """What PJSIP printed, when it is a message; None for anything else."""
+    """Parse what PJSIP printed, when it is a message; None for anything else."""
     found = _DUMP.search(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What is likely to be said next in a partial: what the partial before it said there.
+"""A partial is likely to say next what the partial before it said there.
 
 Prompt lookup decoding (Saxena, 2023): a guess costs no network of its own, and one call verifies all of it. Pure.
 """
@@ -12,7 +12,8 @@ LONGEST = 8
 
 
 def continuation(draft: Sequence[int], token: int, at: int) -> list[int]:
-    """What follows `token` in the draft; where it stands there several times, at the place nearest to `at`."""
+    """The tokens that follow `token` in the draft. Where it stands there several times, the place nearest to `at`
+    counts."""
     places = [place for place, each in enumerate(draft) if each == token]
     if not places:
         return []

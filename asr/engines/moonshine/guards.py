@@ -1,4 +1,4 @@
-"""What an answer may not be: a loop, or more than anybody can say.
+"""An answer may not be a loop, nor have more words than anybody can say.
 
 Pure functions over tokens.
 """
@@ -28,7 +28,7 @@ def is_over(tokens: Sequence[int], limit: int) -> bool:
 
 
 def believable(tokens: Sequence[int], limit: int) -> list[int]:
-    """What remains of an answer: of what it says again and again at its end, once.
+    """The part of an answer that is shown: a repetition at its end is shown once.
 
     Somebody may say a word three times, so what is repeated counts as a loop only in an answer that did not come to an
     end by itself.

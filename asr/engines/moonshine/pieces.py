@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from asr.engines.moonshine.model import RATE_HZ
 
 LONGEST_S = 25.0
-"""Of a piece. Recorded sentences behind each other, without a pause that would end an utterance, come out as well in
-35 s as in 15; at 40 s words begin to be missing, and at 50 s the model repeats itself."""
+"""A piece is at most this long. Recorded sentences behind each other, without a pause that would end an utterance, come
+out as well in 35 s as in 15; at 40 s words begin to be missing, and at 50 s the model repeats itself."""
 REST_S = 1.0
 """A cut leaves at least so much of what has come: the model makes up words for less."""
 FRAME_S = 0.02

@@ -157,11 +157,12 @@ class MoonshineSession:
         return cuts(samples)
 
     def _plain(self, samples: NDArray[np.float32]) -> Decoding:
-        """Of audio that ends in a pause."""
+        """Decode audio that ends in a pause."""
         return (yield from self._decode(np.concatenate([samples, _TAIL]), ()))
 
     def _drafted(self, samples: NDArray[np.float32], begin: int, words: int) -> Decoding:
-        """Of audio that breaks off. `words`: so many are in the pieces before."""
+        """Decode audio that breaks off, with the last hypothesis as its draft. `words` is the number of words in the
+        pieces before."""
         if begin != self._draft_begin:
             return (yield from self._decode(samples, ()))
         shown = self._model.tokens.first_words(self._draft, self._shown.words - words)

@@ -32,7 +32,7 @@ def agreed(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 class Shown:
-    """What a reader sees of one utterance."""
+    """The text of one utterance that a reader sees."""
 
     __slots__ = ("_before", "_earlier", "_shown")
 

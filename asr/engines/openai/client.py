@@ -22,7 +22,7 @@ MAX_ANSWER_BYTES = 1024 * 1024
 
 
 class Client:
-    """Of one server. Answers are collected with `wait`, in the thread that asked."""
+    """The connections to one server. `wait` collects the answers in the thread that asked."""
 
     def __init__(self, asr: Asr) -> None:
         self._url, self._model, self._timeout_s = asr.url.rstrip("/"), asr.model, asr.url_timeout_s
@@ -48,7 +48,7 @@ class Client:
         return future.cancel
 
     def wait(self, timeout_s: float) -> list[tuple[object, wire.Outcome]]:
-        """What has been answered, after at most so long."""
+        """The outcomes that have come, after at most this long."""
         found = []
         try:
             found.append(self._done.get(timeout=timeout_s))

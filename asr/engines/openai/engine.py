@@ -18,11 +18,11 @@ from asr.server.scheduler import Lane
 STEP_S = 0.01
 """How long a step waits for answers: so late does a new request start, while others are under way."""
 ATTEMPTS = 2
-"""Of a request that the server fails at."""
+"""A request that the server fails at is sent this many times."""
 ATTEMPTS_LOST = 12
-"""Of a request over which the connection was lost: a minute of them, as each pause is twice as long up to BUSY_MAX_S.
-A proxy that turns a request away before it has read it resets the connection, and its 429 is lost with it (RFC 9112
-section 9.6). A server may end over a request as well, and that must not go on."""
+"""A request over which the connection was lost is sent this many times, which takes a minute, as each pause is twice as
+long up to BUSY_MAX_S. A proxy that turns a request away before it has read it resets the connection, and its 429 is
+lost with it (RFC 9112 section 9.6). A server may end over a request as well, and that must not go on."""
 BUSY_S, BUSY_MAX_S = 0.5, 8.0
 """A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
 PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
@@ -30,7 +30,7 @@ PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
 
 
 class Requests(Protocol):
-    """What the engine needs of `asr.engines.openai.client.Client`, which documents the methods."""
+    """The methods of `asr.engines.openai.client.Client` that the engine uses; they are documented there."""
 
     def now_s(self) -> float: ...
     def start(self) -> None: ...

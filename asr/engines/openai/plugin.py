@@ -14,7 +14,7 @@ LANGUAGES = (
     "id is it ja jv ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa sd "
     "si sk sl sn so sq sr su sv sw ta te tg th tk tr tt uk ur uz vi yi yo yue zh"
 )
-"""Of Whisper and of Qwen3-ASR together: a server does not say which languages its model knows."""
+"""The languages of Whisper and of Qwen3-ASR together: a server does not say which languages its model knows."""
 
 
 class _Remote:

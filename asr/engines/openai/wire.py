@@ -29,7 +29,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the server has heard."""
+    """The text that the server has recognised."""
 
     text: str
     language: str
@@ -66,7 +66,7 @@ Outcome = Said | Busy | Learned | Failed
 
 @dataclass(slots=True)
 class Dialect:
-    """What the server understands, as far as it has shown."""
+    """The parts of a request that the server understands, as far as it has shown."""
 
     chat: bool = False
     """Chat completions of Qwen3-ASR, instead of transcriptions."""
@@ -106,7 +106,7 @@ def ask(dialect: Dialect, model: str, utterance: Utterance, audio: bytes, lane: 
 def read(
     dialect: Dialect, asked: Ask, utterance: Utterance, status: int, headers: dict[str, str], body: bytes
 ) -> Outcome:
-    """What an answer means. `dialect` learns from it."""
+    """Read an answer. `dialect` learns from it."""
     if status in (429, 503):
         return Busy(f"the server is busy ({status})", _retry_after(headers))
     if status in (400, 422) and _simpler(dialect, asked, body):
@@ -185,7 +185,7 @@ def _simpler(dialect: Dialect, asked: Ask, body: bytes) -> bool:
 
 
 def _reason(body: bytes) -> str:
-    """Of an error in OpenAI's form, else the beginning of what came."""
+    """The message of an error in OpenAI's form, else the beginning of the body."""
     try:
         answer = json.loads(body)
         error = answer.get("error", answer)

@@ -21,15 +21,15 @@ from asr.engines.qwen.model.tower import Tower
 from asr.engines.qwen.sound import View
 
 CONV_CHUNKS = 32
-"""In one pass of the convolutions: they need 60 times the memory of what they take."""
+"""Chunks in one pass of the convolutions, which need 60 times the memory of their input."""
 GPU_CONV_CHUNKS = 128
-"""The same on a GPU, which takes 9 % less time for each in such a pass, and has a step's in one."""
+"""`CONV_CHUNKS` on a GPU: such a pass takes 9 % less time for each chunk, and holds all chunks of a step."""
 PASS_TOKENS = 2048
-"""In one pass of the layers; with fixed shapes, the largest."""
+"""Tokens in one pass of the layers; with fixed shapes, the largest size."""
 
 
 class Settling(StrEnum):
-    """What a new maximum does to finished windows."""
+    """The rule for finished windows when a louder frame comes."""
 
     EXACT = "exact"
     """They are made anew: what comes out is that of the whole utterance heard at once."""
@@ -60,7 +60,7 @@ class EncoderCounters:
     chunks: int = 0
     windows: int = 0
     tokens: int = 0
-    """Through the encoder's layers."""
+    """Tokens that went through the encoder's layers."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Encoder:
         return self.tower.capture()
 
     def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
-        """What has to be done for this view of the utterance; `run` does it."""
+        """Plan the work for this view of the utterance; `run` does it."""
         encoding = Encoding(audio, view, settling is Settling.EXACT)
         for number in range(view.settled // self.window):  # a request may be about less audio than one before it
             known = audio.windows.get(number)
@@ -180,5 +180,5 @@ class Encoder:
         self.counters.chunks += len(missing)
 
     def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:
-        """Of each of its chunks, (tokens, width)."""
+        """The embeddings of each chunk of a window, (tokens, width)."""
         return [encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)]

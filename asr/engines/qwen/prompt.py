@@ -28,7 +28,7 @@ def audio_tokens(frames: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What stands before and behind an utterance's audio."""
+    """The token ids before and behind an utterance's audio."""
 
     head: tuple[int, ...]
     tail: tuple[int, ...]

@@ -29,15 +29,15 @@ from asr.utterance import TimedWord
 from config.settings import Asr, Qwen
 
 LONGEST_S, LONGEST_CPU_S = 180.0, 30.0
-"""What the official package takes. A core takes 11 s for 30 s of audio with the published dimensions, and nobody hears
-from it meanwhile: more would look as if it hung."""
+"""The official package takes 180 s. A core takes 11 s for 30 s of audio with the published dimensions and answers
+nothing meanwhile: with more it would look as if it hung."""
 TOGETHER_S = 30.0
 """A CPU gains nothing from more than one at a time."""
 WARM_UP = AlignRequest("PCMU", bytes(8000), "one two", "en")
 
 
 class QwenAligner:
-    """See `asr.engines.aligner.Aligner`."""
+    """Implements `asr.engines.aligner.Aligner`."""
 
     def __init__(self, loaded: LoadedAligner, execution: Execution | None = None) -> None:
         """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""

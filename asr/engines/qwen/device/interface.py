@@ -1,5 +1,5 @@
-"""What the engine asks of its device, in one file: what stands between the matrices of a layer, how work is started,
-and the way between the host and the device.
+"""The engine's interface to its device, in one file: the operations between the matrices of a layer, starting work, and
+copies between host and device.
 
 The other files of this folder carry it out, for a CPU and for a GPU; `for_device` in
 `asr.engines.qwen.device.execution` chooses what suits one.
@@ -20,16 +20,16 @@ PAGE = 64
 """Positions in a page of keys and values."""
 
 LOUDEST = {torch.int8: 127.0, torch.float8_e4m3fn: torch.finfo(torch.float8_e4m3fn).max}
-"""What 8 bits hold."""
+"""The largest value that 8 bits hold."""
 QUIETEST = 1e-12
-"""A row of zeros has a scale, too."""
+"""The least loudest value of a row, so that a row of zeros has a scale, too."""
 
 # -- between the matrices ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which of a forward's positions belong to one utterance, and what they see of it."""
+    """The rows of a forward: which of its positions belong to one utterance, and how much of it they see."""
 
     cu_seqlens: Tensor
     """(rows + 1), int32: where each row's positions begin, and where the last ones end. What only fills a forward up
@@ -51,18 +51,19 @@ class Windows:
     cu_seqlens: Tensor
     """(windows + 1), int32: as in `Rows`."""
     lengths: Sequence[int] | None
-    """Of each window; None in a graph."""
+    """The length of each window; None in a graph."""
 
 
 class Kernels(Protocol):
-    """What a layer does beside multiplying by its matrices. All widths are of one head."""
+    """The operations of a layer beside multiplying by its matrices. All widths are those of one head."""
 
     name: str
     graphs: bool
     """Nothing but tensors tells one forward from another: it may be recorded."""
 
     def plan(self, rows: Rows, count: int, group: int) -> Any:
-        """What is the same in all layers. `count`: positions; `group`: heads of queries that share a head of keys."""
+        """Prepare what is the same in all layers of a forward of `count` positions. `group` heads of queries share a
+        head of keys."""
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: Any) -> Tensor:
         """`query`: (positions, heads, width). `keys`, `values`: (pages, positions of a page, fewer heads, width), with
@@ -123,14 +124,14 @@ class Staging(Protocol):
         """`values` on the device, in `out` if there is one: of the same shape and type, and overwritten."""
 
     def lift(self, values: Tensor) -> Callable[[], list[Any]]:
-        """The way up begins; whoever wants the values waits for them."""
+        """Start a copy to the host. The returned function waits for it."""
 
     def settle(self) -> None:
         """Wait for all that was started: rarely."""
 
     def beside(self) -> AbstractContextManager[None]:
-        """What is started in it does not wait for what was started before it, and what is started after it waits for
-        that."""
+        """A context: work started in it does not wait for work started before it, and work started after it waits for
+        that of the context."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def _rotate(  # type: ignore[no-untyped-def]
     projected, norms, cos, sin, slot_mapping, query, keys, values, eps,
     HEADS: tl.constexpr, FEWER: tl.constexpr, WIDTH: tl.constexpr, FILLED_HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Of one position: queries and keys normalised and turned by it (RoPE), keys and values put where they belong."""
+    """Normalise the queries and keys of one position and rotate them by it (RoPE, arXiv 2104.09864), and put keys and
+    values on their page."""
     at = tl.program_id(0).to(tl.int64)
     head, d = tl.arange(0, FILLED_HEADS), tl.arange(0, HALF)
     inside = (d < WIDTH // 2)[None, :]
@@ -122,7 +123,7 @@ def _rotate(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _add_norm(hidden, more, weight, out, eps, WIDTH: tl.constexpr, FILLED: tl.constexpr, ADD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of one position: the residual grows by `more`, and is normalised."""
+    """Add `more` to the residual of one position, and normalise it."""
     at = tl.program_id(0).to(tl.int64) * WIDTH
     d = tl.arange(0, FILLED)
     inside = d < WIDTH
@@ -152,7 +153,7 @@ def _narrow(  # type: ignore[no-untyped-def]
     rows, out, scales, stride, loudest, quietest,
     WIDTH: tl.constexpr, FILLED: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """Of one row: its loudest, and all of it in 8 bits."""
+    """Find the loudest value of one row, and bring the row into 8 bits."""
     at = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, FILLED)
     inside = d < WIDTH
@@ -183,7 +184,7 @@ def _widen(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which block of queries belongs to whom, and where keys and values are."""
+    """The rows of the blocks of queries, and where keys and values are."""
 
     cu_seqlens: Tensor
     context_lens: Tensor

@@ -35,14 +35,14 @@ def place(asr: Asr, settings: Qwen, folder: Path) -> tuple[str, torch.dtype]:
 
 
 def _has_bfloat16(device: str, folder: Path) -> bool:
-    """Of this device: `torch.cuda.is_bf16_supported` asks the current one."""
+    """Whether this device has bfloat16: `torch.cuda.is_bf16_supported` asks the current one."""
     if device == "cpu":
         return weights.size_bytes(folder) >= LARGE_BYTES and bool(BFLOAT16 & cpu_flags())
     return torch.version.hip is not None or torch.cuda.get_device_capability(torch.device(device)) >= (8, 0)
 
 
 def _wanted(asr: Asr) -> str:
-    """Of an inference process there is one."""
+    """The only device of an inference process."""
     return asr.devices[0] if asr.devices else "auto"
 
 
@@ -77,7 +77,7 @@ def why_no_gpu() -> str:
 
 
 def warnings(asr: Asr, device: str) -> tuple[str, ...]:
-    """What nobody has asked for, a CPU, and what has no effect."""
+    """Sentences for the operator about a CPU that nobody asked for, and about settings without effect."""
     found = []
     if device == "cpu" and _wanted(asr) != "cpu":
         found.append(

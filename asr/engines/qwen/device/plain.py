@@ -1,4 +1,4 @@
-"""What stands between the matrices of a layer, in operations of torch: on any device, in any precision."""
+"""The operations between the matrices of a layer, by torch: on any device, in any precision."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Plain:
     graphs = False
 
     def plan(self, rows: Rows, count: int, group: int) -> Any:
-        """Of the rows of one position: which they are, where their queries are, and what they see; of each longer one
-        where its queries are, and what they see."""
+        """The rows of one position: their indices, the places of their queries, and what they see. For each longer row,
+        the places of its queries and what they see."""
         assert rows.known is not None, "not in a graph"
         device, singles, starts, longer, low = rows.cu_seqlens.device, [], [], [], 0
         for at, (start, length) in enumerate(rows.known):

@@ -58,7 +58,7 @@ class Settled:
     execution: Execution
     """That is used."""
     sentence: str
-    """What was found, for the operator."""
+    """The result as a sentence for the operator."""
 
 
 @torch.inference_mode()
@@ -116,7 +116,7 @@ def hear(front: FrontEnd, plain: FrontEnd) -> None:
 
 
 def _steps(wanted: Execution) -> Iterator[Execution]:
-    """From what was asked for to what is simplest."""
+    """The executions to try, from `wanted` to the simplest."""
     yield wanted
     if wanted.graphs.fixed:
         yield Execution(wanted.kernels, Eager(), wanted.staging)
@@ -125,7 +125,7 @@ def _steps(wanted: Execution) -> Iterator[Execution]:
 
 
 def _attend(kernels: Kernels, packed: Packed) -> str | None:
-    """What differs of attention alone, over noise: in a model of many layers it would drown in rounding."""
+    """A difference in attention alone, over noise: in a model of many layers it would drown in rounding."""
     cache, plain, rng = packed.cache, Plain(), torch.Generator().manual_seed(1)
     keys, values = (each[0] for each in (cache.keys, cache.values))
     device, dtype, (page, fewer, width) = keys.device, keys.dtype, keys.shape[1:]
@@ -181,7 +181,7 @@ class _Speaker:
 
 
 class _Expected:
-    """What comes out of each row and window alone."""
+    """The results of each row and window alone."""
 
     def __init__(self, encoder: Encoder, packed: Packed) -> None:
         rng = torch.Generator().manual_seed(0)
@@ -208,7 +208,7 @@ class _Expected:
         self._convolved = [tower.convolve(self._frames, [each], [0.5], [encoder.chunk])[0] for each in range(3)]
 
     def compare(self, encoder: Encoder, packed: Packed, limit: float) -> str | None:
-        """What differs beyond rounding."""
+        """A difference beyond rounding, in words; None when there is none."""
         for count in COUNTS:
             if count <= len(self._speakers) and (trouble := self._compare_rows(packed, count, limit)) is not None:
                 return trouble

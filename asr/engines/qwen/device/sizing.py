@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from config.settings import Qwen
 
 SHARE = 0.5
-"""Of the memory that is free once the model is loaded: for keys and values. The rest is for a second model or the
-aligner, for graphs and for what a forward needs."""
+"""This share of the memory that is free once the model is loaded is for keys and values. The rest is for a second model
+or the aligner, for graphs, and for the work space of a forward."""
 MOST_REQUESTS = 128
-"""In a step. With more it takes longer than a partial may, and the host, which prepares each, limits the engine."""
+"""The most requests in a step. With more it takes longer than a partial may, and the host, which prepares each, limits
+the engine."""
 SHARE_OF_A_HOST, ON_A_CPU, LEAST_ON_A_CPU = 1 / 16, 32, 4
 """A CPU follows few people with a large model, and many with a small one, whose keys and values are small."""
 PARTIAL = 80

@@ -139,7 +139,7 @@ def _configuration(thinker: dict[str, Any]) -> Any:
 
 
 def parts(thinker: dict[str, Any]) -> dict[str, Any]:
-    """What both kinds of models have in their configuration, from that of the official package."""
+    """The parts of a configuration that both kinds of models share, from that of the official package."""
     audio, text = thinker["audio_config"], thinker["text_config"]
     return {
         "audio_config": {"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},

@@ -55,7 +55,8 @@ class _Layout:
     inner: NDArray[np.int64]
     """Where the frames begin that are whole."""
     edge: NDArray[np.int64]
-    """Of the others, (4, frames): the first sample, where sample 0 is, the end, and where the sound is mirrored."""
+    """The frames at an edge, (4, frames): the first sample, where sample 0 is, the end, and where the sound is
+    mirrored."""
     order: NDArray[np.int64]
     """The places of the whole ones, then of the others."""
 
@@ -83,11 +84,11 @@ class FrontEnd:
         self._between = between_by_taps if device.type == "cpu" else partial(between_at_once, taps=taps)
 
     def frames(self, samples: int) -> int:
-        """Of an utterance of so many samples at 16 kHz."""
+        """The number of frames of an utterance of this many samples at 16 kHz."""
         return max(samples, self.least) // self.hop
 
     def settled(self, samples: int) -> int:
-        """How many of them no later sample can change."""
+        """The number of frames that no later sample can change."""
         if samples < self.least:
             return 0
         return min(self.frames(samples), max(0, (samples - self.size // 2) // self.hop + 1))
@@ -202,5 +203,5 @@ def _together(
 
 
 def normalise(frames: Tensor, maximum: Tensor) -> Tensor:
-    """What the encoder takes: nothing below the loudest frame's 8 powers of ten."""
+    """The encoder's input: nothing below the loudest frame's 8 powers of ten."""
     return (torch.maximum(frames, maximum - 8.0) + 4.0) / 4.0

@@ -27,11 +27,11 @@ from asr.engines.qwen.device.plain import Plain, narrow
 Kind = Literal["int8", "fp8"]
 
 NO_OVERFLOW = 64.0
-"""Of weights, on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
+"""The loudest weight on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
 GPU_ROWS = 32
 """At least: cuBLAS refuses 16 rows of integers and fewer."""
 MULTIPLE = 16
-"""Of both sides of a layer: int8 needs 8 on a GPU, fp8 needs 16."""
+"""Both sides of a layer are multiples of this: int8 needs 8 on a GPU, fp8 needs 16."""
 FP8_CAPABILITY = (8, 9)
 
 

@@ -1,4 +1,4 @@
-"""What the engine uses of the inside of the library's models, in one place, and checked when a model is loaded.
+"""The engine's use of the inside of the library's models, in one place, and checked when a model is loaded.
 
 `transformers` calls none of it an interface and may move it with any minor version. Where something has gone, the
 engine refuses to start and names it, instead of failing in the middle of a call.
