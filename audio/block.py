@@ -46,7 +46,7 @@ class Block:
     def free_rows(self) -> int:
         return len(self._free)
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """The lowest free row, all zero: due legs lie close together."""
         return heapq.heappop(self._free)
 

@@ -51,7 +51,7 @@ class Shard(NamedTuple):
 ALL = Shard()
 
 
-class _Heard(NamedTuple):
+class WindowBatch(NamedTuple):
     rows: Rows
     starts: NDArray[np.int64]
     probabilities: NDArray[np.float32]
@@ -75,7 +75,7 @@ class Detector:
         # The network's state for each leg.
         self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
         self._context = np.zeros((MAX_LEGS, CONTEXT), np.float32)
-        self._heard: list[_Heard] = []
+        self._batches: list[WindowBatch] = []
         """Windows whose probabilities have not been through the endpointers."""
         self._vad: SileroVad | None = None
         self._legs: dict[int, Leg] = {}
@@ -106,7 +106,7 @@ class Detector:
         codec.check(transport)
         if self._vad is None:
             self._vad = SileroVad()
-        block, row = self._take(wide=codec.wide)
+        block, row = self._allocate(wide=codec.wide)
         self.endpointer.open(block.base + row, Limits.of(endpointing))
         leg = Leg(
             self.table,
@@ -121,7 +121,7 @@ class Detector:
         self._legs[leg.index] = leg
         return leg
 
-    def _take(self, *, wide: bool) -> tuple[Block, int]:
+    def _allocate(self, *, wide: bool) -> tuple[Block, int]:
         """A cleared row of that kind, in a new block if no block has a free row."""
         block = next((block for block in self._blocks if block.wide == wide and not block.full), None)
         if block is None:
@@ -130,7 +130,7 @@ class Detector:
             self._blocks.append(block)
             for row in range(block.base, block.base + ROWS):
                 self.table.clear(row)
-        return block, block.take()
+        return block, block.allocate()
 
     def _free(self, block: Block, row: int) -> None:
         index = block.base + row
@@ -159,19 +159,19 @@ class Detector:
         used = len(self._blocks) * ROWS
         horizon = np.maximum(self.table.received[:used], (now - self.table.base_s[:used]) * 8000)
         wide = np.repeat([block.wide for block in self._blocks], ROWS)
-        mine = np.arange(used)
+        shard_rows = np.arange(used)
         if shard.of > 1:
-            mine = mine[mine // ROWS % shard.of == shard.number]
-        rows = self._due(mine, now, horizon)
+            shard_rows = shard_rows[shard_rows // ROWS % shard.of == shard.number]
+        rows = self._due(shard_rows, now, horizon)
         while len(rows):
             for kind in (self._skip(rows[~wide[rows]]), rows[wide[rows]]):
                 for first in range(0, len(kind), MAX_BATCH):
                     part = self._due(kind[first : first + MAX_BATCH], now, horizon)
                     if len(part):
-                        self._hear(part)
+                        self._infer(part)
                         yield []
             yield self._drain()
-            rows = self._due(mine, now, horizon)
+            rows = self._due(shard_rows, now, horizon)
         yield self._drain()
 
     def _due(self, rows: Rows, now: float, horizon: NDArray[np.float64]) -> Rows:
@@ -201,7 +201,7 @@ class Detector:
         self.skipped += len(skipped)
         if len(skipped):
             silence = np.zeros(len(skipped), np.float32)
-            self._heard.append(_Heard(skipped, starts, silence, silence))
+            self._batches.append(WindowBatch(skipped, starts, silence, silence))
         still[still] = silent
         return rows[~still]
 
@@ -219,7 +219,7 @@ class Detector:
             if leg.has_gaps:
                 leg.give_up(leg.position + WINDOW)
 
-    def _hear(self, rows: Rows) -> None:
+    def _infer(self, rows: Rows) -> None:
         """Take the next window of each of `rows`, ascending and of one kind, through decoder and VAD."""
         assert self._vad is not None
         self.windows += len(rows)
@@ -247,7 +247,7 @@ class Detector:
         self.table.consumed[chosen] = stops
         if wide:
             starts = np.maximum(starts - LAG, 0)
-        self._heard.append(_Heard(rows, starts, probabilities, loud))
+        self._batches.append(WindowBatch(rows, starts, probabilities, loud))
 
     def _decode(self, rows: Rows) -> None:
         """Decode the next windows of the rows whose codec is decoded packet by packet, in order."""
@@ -258,18 +258,20 @@ class Detector:
 
     def _settle(self) -> list[Detection]:
         """Pass the probabilities of all windows since the last call to the endpointers."""
-        if not self._heard:
+        if not self._batches:
             return []
-        heard, self._heard = self._heard, []
-        if len(heard) == 1:
-            return self.endpointer.step(*heard[0], self._legs)
-        rows, starts, probabilities, loud = (np.concatenate(parts) for parts in zip(*heard, strict=True))
+        batches, self._batches = self._batches, []
+        if len(batches) == 1:
+            return self.endpointer.step(*batches[0], self._legs)
+        rows, starts, probabilities, loud = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         return self.endpointer.step(rows, starts, probabilities, loud, self._legs)
 
     def _gather(self) -> None:
         """Queue all detections so far, each leg's in order."""
         for leg in tuple(self._keyed):
-            self._queue += [Digit(leg, each.position, each.digit, each.duration // 8) for each in leg.digits.take()]
+            self._queue += [
+                Digit(leg, each.position, each.digit, each.duration // 8) for each in leg.digits.pop_ended()
+            ]
             if leg.digits.open is None:
                 del self._keyed[leg]
         self._queue += self._settle()
@@ -302,7 +304,7 @@ class Detector:
         while leg.position < leg.end:
             leg.give_up(leg.position + WINDOW)
             if leg.codec.wide or len(self._skip(only)):
-                self._hear(only)
+                self._infer(only)
             yield from self._settle()
         yield from self.endpointer.finish(leg.index, reason, leg, leg.position)
 
@@ -346,7 +348,7 @@ class Detector:
     def _move(self, leg: Leg, *, wide: bool) -> None:
         """Move the leg to a row of the other kind, with all its state but the ring."""
         old, old_row, old_index = leg.audio.block, leg.audio.row, leg.index
-        block, row = self._take(wide=wide)
+        block, row = self._allocate(wide=wide)
         leg.move(self.table, block, row)
         for values in (self._hidden, self._cell, self._context):
             values[leg.index] = values[old_index]

@@ -17,8 +17,8 @@ from audio.codecs.g711 import ALAW, ULAW
 
 BLOCK_BYTES = 8192
 BLOCKS, AGREE = 12, 4
-"""At least 4 of 12 blocks that are not silent must look the same. Speech as declared looks like nothing else; a block between
-two sentences may look right in any format."""
+"""At least 4 of 12 blocks that are not silent must look the same. Speech as declared looks like nothing else; a
+block between two sentences may look right in any format."""
 SWAPPED = 1.6
 """Speech is smooth, and noise of its bytes in the other order is not: so many times rougher, and it is that."""
 SMOOTH, LAWS, PCM = 0.8, 1.5, 2.2
@@ -77,7 +77,7 @@ class FormatCheck:
         """The next bytes, which came at `now`."""
         if not data:
             return None
-        return self._container(data) or self._speed(len(data), now) or self._look(data)
+        return self._container(data) or self._speed(len(data), now) or self._examine(data)
 
     def _container(self, data: bytes) -> Suspicion | None:
         if self._begun:
@@ -105,7 +105,7 @@ class FormatCheck:
         self._speeds = None
         return Suspicion("rate", f"The audio comes at {mean:.0%} of the speed of the {self._rate_hz} Hz declared.")
 
-    def _look(self, data: bytes) -> Suspicion | None:
+    def _examine(self, data: bytes) -> Suspicion | None:
         if self.done:
             return None
         self._block += data[: BLOCK_BYTES - len(self._block)]

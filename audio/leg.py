@@ -299,10 +299,11 @@ class Leg:
             self._overlaps += 1
         if not isinstance(payload, bytes):
             if parts and audio.opus is not None:
-                audio.opus.put(position, payload)
+                audio.opus.insert(position, payload)
             return
+        width = audio.position_bytes
         for low, high in parts:
-            audio.put(low, payload[(low - position) * audio.position_bytes : (high - position) * audio.position_bytes])
+            audio.store(low, payload[(low - position) * width : (high - position) * width])
 
     def give_up(self, stop: int) -> None:
         """The detector consumes up to `stop`: gaps before it stay silence."""
@@ -322,7 +323,7 @@ class Leg:
     def decode_window(self, start: int, stop: int) -> None:
         """Decode [start, stop), one window, into the ring, for a codec that is decoded in order."""
         self._timeline.give_up(stop)
-        self.audio.decode(start, stop, self._timeline.heard(start, stop))
+        self.audio.decode(start, stop, self._timeline.received_spans(start, stop))
 
     def read(self, start: int, end: int) -> bytes:
         """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).

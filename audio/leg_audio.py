@@ -63,7 +63,7 @@ class LegAudio:
         self._history.append(EpochHistory(self.codec, begin, self._load(begin, position)))
         self._epoch = position
 
-    def put(self, low: int, data: bytes) -> None:
+    def store(self, low: int, data: bytes) -> None:
         """Store received bytes at the position `low`."""
         store(self.ring, low * self.position_bytes, data.translate(self.mask))
 
@@ -75,7 +75,7 @@ class LegAudio:
         window = self.block.window(self.row, start)
         window[:] = 0
         if self.opus is not None:
-            self.opus.take(start, stop, window)
+            self.opus.fill(start, stop, window)
             return
         assert self._decoder is not None
         for low, high in received:

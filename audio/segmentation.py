@@ -61,7 +61,7 @@ class Scanner:
         self._floor = 0
         self._fed = self._scanned = 0
         self._started: SpeechOnset | None = None
-        self._taken = 0
+        self._segmented = 0
         """Where the audio of the last stretch ended."""
         self._torn = False
         self._power = 0.0
@@ -86,7 +86,7 @@ class Scanner:
         left = self._fed - self._scanned
         if left:
             yield from self._scan(left)
-        yield from self._take(self._endpointer.finish("endpoint"))
+        yield from self._segments(self._endpointer.finish("endpoint"))
 
     def _scan(self, positions: int) -> Iterator[SpeechSegment]:
         windows = -(-positions // WINDOW)
@@ -101,15 +101,17 @@ class Scanner:
         if not len(sounds) and self._silent >= SILENT_WINDOWS and self._endpointer.at_rest:
             self._endpointer.consumed = start + windows * WINDOW - LAG
         else:
-            heard = (*self._hear(wide, windows), self._levels(wide[MEMORY:]))
-            for number, (probability, power, level) in enumerate(zip(*(each.tolist() for each in heard), strict=True)):
+            measured = (*self._infer(wide, windows), self._levels(wide[MEMORY:]))
+            for number, (probability, power, level) in enumerate(
+                zip(*(each.tolist() for each in measured), strict=True)
+            ):
                 at = start + number * WINDOW
-                yield from self._take(self._endpointer.window(max(at - LAG, 0), probability, power, level=level))
+                yield from self._segments(self._endpointer.window(max(at - LAG, 0), probability, power, level=level))
         last = int(sounds[-1]) // 2 // WINDOW + 1 if len(sounds) else -self._silent
         self._silent = windows - last
         self._forget()
 
-    def _hear(self, wide: NDArray[np.float32], windows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _infer(self, wide: NDArray[np.float32], windows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The windows' probabilities and powers."""
         signal = np.empty(CONTEXT + windows * WINDOW, np.float32)
         signal[:CONTEXT] = self._context
@@ -127,7 +129,7 @@ class Scanner:
         levels: NDArray[np.float32] = about[:-2] + about[1:-1] + about[2:]
         return levels
 
-    def _take(self, detections: list[Detection]) -> Iterator[SpeechSegment]:
+    def _segments(self, detections: list[Detection]) -> Iterator[SpeechSegment]:
         for detection in detections:
             if isinstance(detection, SpeechOnset):
                 self._started = detection
@@ -136,11 +138,11 @@ class Scanner:
 
     def _stretch(self, ended: SpeechOffset) -> SpeechSegment:
         assert self._started is not None, "an end without a start"
-        audio_start = max(self._started.audio_start, self._taken)
+        audio_start = max(self._started.audio_start, self._segmented)
         audio_end = min(ended.audio_end, self._fed)
         samples = self._kept[2 * (audio_start - self._floor) : 2 * (audio_end - self._floor)].copy()
         torn, self._torn = self._torn, ended.reason == "max_length" and self._loud(audio_end, samples)
-        self._taken, self._started = audio_end, None
+        self._segmented, self._started = audio_end, None
         end = min(ended.end, audio_end)
         return SpeechSegment(max(ended.start, audio_start), end, audio_start, samples, ended.reason, torn)
 
@@ -153,12 +155,12 @@ class Scanner:
     def _forget(self) -> None:
         """Keep what an utterance may still want."""
         if self._started is not None:
-            wanted = self._started.audio_start
+            keep_from = self._started.audio_start
         else:
-            wanted = self._endpointer.earliest
-        wanted = max(self._floor, min(wanted, self._scanned))
-        self._kept = self._kept[2 * (wanted - self._floor) :].copy()
-        self._floor = wanted
+            keep_from = self._endpointer.earliest
+        keep_from = max(self._floor, min(keep_from, self._scanned))
+        self._kept = self._kept[2 * (keep_from - self._floor) :].copy()
+        self._floor = keep_from
 
 
 def _rms(samples: Samples) -> float:

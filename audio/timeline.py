@@ -143,7 +143,7 @@ class LegTimeline:
             if silence[1] > start:
                 yield silence
 
-    def heard(self, start: int, stop: int) -> Iterator[Span]:
+    def received_spans(self, start: int, stop: int) -> Iterator[Span]:
         """The received parts of [start, stop), ascending; call `give_up(stop)` first."""
         stop = min(stop, self.end)
         for low, high, _ in self._within(start, stop):

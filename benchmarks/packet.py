@@ -34,7 +34,7 @@ def main() -> None:
         now = number * 0.020
         packets = [HEADER.pack(0x80, 0, number, number * 160, leg) + payload for leg in range(LEGS)]
         for index, packet in enumerate(packets):
-            datagrams.put(index, packet, now)
+            datagrams.store(index, packet, now)
         before = time.thread_time()
         plain = detector.receive(datagrams, which, rows)
         for index in np.flatnonzero(~plain).tolist():

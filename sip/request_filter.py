@@ -202,7 +202,7 @@ class ConnectionTable:
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
         self._allows, self.limit = allows, limit
-        self._open: dict[int, _Connection] = {}
+        self._open: dict[int, _CountedConnection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -213,7 +213,7 @@ class ConnectionTable:
         others = [connection.network for connection in self._open.values() if connection.untrusted]
         full = len(self._open) >= self.limit
         crowded = len(others) >= self.limit // 4 or others.count(network) >= UNTRUSTED_TCP_EACH
-        self._open[handle] = _Connection(peer, network, untrusted, now)
+        self._open[handle] = _CountedConnection(peer, network, untrusted, now)
         return not full and not (untrusted and crowded)
 
     def on_message(self, handle: int) -> None:
@@ -244,7 +244,7 @@ class ConnectionTable:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _CountedConnection:
     peer: str
     network: str
     untrusted: bool

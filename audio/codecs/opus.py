@@ -132,7 +132,7 @@ class OpusEncoder:
 class OpusWindows:
     """A leg's packets by position until their turn, and the samples behind the latest window."""
 
-    __slots__ = ("_at", "_decoder", "_heard", "_rest", "_waiting", "damaged")
+    __slots__ = ("_at", "_decoder", "_packet_end", "_rest", "_waiting", "damaged")
 
     def __init__(self) -> None:
         self._decoder = OpusDecoder()
@@ -140,15 +140,15 @@ class OpusWindows:
         """(position, packet, positions), ascending. The timeline refuses what is too far ahead, so it is bounded."""
         self._at = 0
         """Filled so far; `_rest` ends here."""
-        self._heard = 0
+        self._packet_end = 0
         """Where the latest packet ended."""
         self._rest = np.empty(0, np.int16)
         self.damaged = 0
 
-    def put(self, position: int, packet: Packet) -> None:
+    def insert(self, position: int, packet: Packet) -> None:
         insort(self._waiting, (position, packet.data, len(packet)))
 
-    def take(self, start: int, stop: int, window: NDArray[np.int16]) -> None:
+    def fill(self, start: int, stop: int, window: NDArray[np.int16]) -> None:
         """Fill `window`, which is zero, with [start, stop): two samples a position. Windows come in order."""
         pieces = [(self._at - len(self._rest) // 2, self._rest)]
         self._at = max(self._at, start)
@@ -169,7 +169,7 @@ class OpusWindows:
         cut = max(0, self._at - position)
         if 2 * cut < len(samples):
             pieces.append((position + cut, samples[2 * cut :]))
-            self._at = self._heard = position + len(samples) // 2
+            self._at = self._packet_end = position + len(samples) // 2
 
     def _bridge(self, position: int, packet: bytes, size: int) -> list[Piece]:
         """The samples that stand in for the positions up to `position`, where `packet` begins."""
@@ -177,7 +177,7 @@ class OpusWindows:
         known = min(size, missing) // _STEP * _STEP
         blind = (missing - known) // _STEP * _STEP
         pieces = []
-        if blind and position - self._heard <= _CONCEALED + known:
+        if blind and position - self._packet_end <= _CONCEALED + known:
             pieces.append((position - known - blind, self._decoder.conceal(blind)))
         if known:
             pieces.append((position - known, self._decoder.before(packet, known)))

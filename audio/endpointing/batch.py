@@ -118,7 +118,7 @@ class BatchEndpointer:
         self._wait(rows, voiced, silent, powers)
         event = (silent[:, None] >= self._silences[rows]).sum(axis=1)
         if voiced.any():
-            event[voiced] = self._hear(rows[voiced], state[voiced], starts[voiced])
+            event[voiced] = self._voiced_events(rows[voiced], state[voiced], starts[voiced])
         key = state * len(EndpointEvent) + event
         following = _NEXT[key]
         if (following == _UNDEFINED).any():
@@ -157,11 +157,11 @@ class BatchEndpointer:
             silent[waiting] -= 1
             self._held[rows[waiting]] += 1
         self._quietest[rows] = np.where(voiced, LOUDEST, np.minimum(quietest, powers))
-        heard = rows[voiced]
-        before = np.where(self._state[heard] == EndpointState.IDLE, 0, self._loudest[heard])
-        self._loudest[heard], self._held[heard] = np.maximum(before, powers[voiced]), 0
+        voiced_rows = rows[voiced]
+        before = np.where(self._state[voiced_rows] == EndpointState.IDLE, 0, self._loudest[voiced_rows])
+        self._loudest[voiced_rows], self._held[voiced_rows] = np.maximum(before, powers[voiced]), 0
 
-    def _hear(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _voiced_events(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The events of voiced windows."""
         stops = starts + WINDOW
         fresh = state == EndpointState.IDLE

@@ -80,7 +80,7 @@ class PlacedPayload(NamedTuple):
 
 class RtpClock:
     __slots__ = (
-        "_heard_s", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "_runs", "discarded",
+        "_last_packet_s", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "_runs", "discarded",
         "duplicates", "jumps", "lost", "place", "ssrc_changes",
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ class RtpClock:
         self.ssrc = -1
         self.next_sequence = self.next_timestamp = -1
         self._runs: list[deque[PacketArrival]] = []
-        self._heard_s = -_FAR
+        self._last_packet_s = -_FAR
         self._missing: set[int] = set()
         self._loss_pending = False
         self._late_packet, self._late_run, self._late_s = -1, 0, 0.0
@@ -166,7 +166,7 @@ class RtpClock:
         self._skip_sequences(ahead)
         lost = ahead > 0 or self._loss_pending
         self._loss_pending = lost
-        self._heard_s = arrival.now
+        self._last_packet_s = arrival.now
         self.next_sequence = arrival.sequence + 1 & 0xFFFF
         size = len(arrival.payload)
         if not size:
@@ -191,7 +191,7 @@ class RtpClock:
         self._missing.discard(arrival.sequence)
         self.packets += 1
         self.lost -= 1
-        self._heard_s = arrival.now
+        self._last_packet_s = arrival.now
         if not arrival.payload:
             return []
         step = signed(arrival.timestamp - self.next_timestamp, 32)
@@ -232,7 +232,7 @@ class RtpClock:
         """The next packet of the believed stream should have come a while ago."""
         assert self.origin_s is not None
         due_s = self.origin_s + (self.next_position + (self.transit or 0.0)) / RATE_HZ
-        return now - max(due_s if self.transit is not None else -_FAR, self._heard_s) >= OVERDUE_S
+        return now - max(due_s if self.transit is not None else -_FAR, self._last_packet_s) >= OVERDUE_S
 
     def _rebase(self, arrival: PacketArrival, floor: int) -> None:
         """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""

@@ -74,7 +74,7 @@ class DigitCollector:
         if self.open is not None and now - self.open.now >= SILENCE_S:
             self._finish()
 
-    def take(self) -> list[KeyPress]:
+    def pop_ended(self) -> list[KeyPress]:
         """The presses that have ended since the last time."""
         presses, self._presses = self._presses, []
         return presses

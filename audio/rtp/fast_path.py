@@ -50,7 +50,7 @@ class Datagrams:
     def datagram(self, index: int) -> bytes:
         return self.data[index, LEAD : LEAD + int(self.sizes[index])].tobytes()
 
-    def put(self, index: int, datagram: bytes, arrival_s: float) -> None:
+    def store(self, index: int, datagram: bytes, arrival_s: float) -> None:
         """Place one that did not come from a socket."""
         self.data[index, LEAD : LEAD + len(datagram)] = np.frombuffer(datagram, np.uint8)
         self.sizes[index], self.arrivals[index] = len(datagram), arrival_s
@@ -71,17 +71,17 @@ def receive(
     plain: NDArray[np.bool_] = first == (table.head[rows] << 16 | table.next_sequence[rows])
     plain &= words[:, 1] == table.next_timestamp[rows]
     plain &= words[:, 2] == table.ssrc[rows]
-    looks = first & DRIFT_MASK == 0
-    if looks.any():  # each 64th packet: the sender's clock is looked at, and seldom anything is to be done
+    at_drift_check = first & DRIFT_MASK == 0
+    if at_drift_check.any():  # each 64th packet: the sender's clock is looked at, and seldom anything is to be done
         drift = np.abs(table.min_transit[rows])
-        plain &= ~looks | (drift <= DRIFT) | np.isinf(drift)
+        plain &= ~at_drift_check | (drift <= DRIFT) | np.isinf(drift)
     plain &= position == table.received[rows]  # no gap, neither here nor before
     plain &= (consumed <= position) & (end <= consumed + AHEAD)
     plain &= (sizes > 0) & (offset + sizes <= room)
     plain &= last == last  # NaN: not known
     if not plain.all():
         which, rows, sizes, end = which[plain], rows[plain], sizes[plain], end[plain]
-        position, offset, last, looks = position[plain], offset[plain], last[plain], looks[plain]
+        position, offset, last, at_drift_check = position[plain], offset[plain], last[plain], at_drift_check[plain]
     if not len(rows):
         return plain
     _store(table, blocks, legs, datagrams, which, rows, offset, sizes)
@@ -93,7 +93,7 @@ def receive(
     jitter = table.jitter[rows]
     table.jitter[rows] = jitter + (np.abs(transit - last) - jitter) * 0.0625
     table.transit[rows] = transit
-    table.min_transit[rows] = np.where(looks, transit, np.minimum(table.min_transit[rows], transit))
+    table.min_transit[rows] = np.where(at_drift_check, transit, np.minimum(table.min_transit[rows], transit))
     return plain
 
 
@@ -109,19 +109,19 @@ def _store(
 ) -> None:
     number = rows // ROWS
     for each in range(int(number.min()), int(number.max()) + 1):
-        mine = np.flatnonzero(number == each)
-        if not len(mine):
+        in_block = np.flatnonzero(number == each)
+        if not len(in_block):
             continue
         block = blocks[each]
-        here, own, at = which[mine], rows[mine] - each * ROWS, offset[mine]
+        here, own, at = which[in_block], rows[in_block] - each * ROWS, offset[in_block]
         if block.wide:
-            for index, row, start, size in zip(here.tolist(), own.tolist(), at.tolist(), sizes[mine], strict=True):
+            for index, row, start, size in zip(here.tolist(), own.tolist(), at.tolist(), sizes[in_block], strict=True):
                 # G.722: the codes wait in a ring of the leg's own until their window is decoded.
                 ring = legs[row + each * ROWS].audio.ring
                 ring[start : start + int(size)] = datagrams.data[index, _PAYLOAD : _PAYLOAD + size].data
             continue
         target = own * RING + at
-        lengths, masks = sizes[mine], table.mask[rows[mine]]
+        lengths, masks = sizes[in_block], table.mask[rows[in_block]]
         while len(lengths):
             size = int(lengths[0])
             group, rest = np.flatnonzero(lengths == size), np.flatnonzero(lengths != size)

@@ -134,13 +134,13 @@ class SileroVad:
         count = len(samples)
         if count != self._batch:
             self._resize(count)
-        heard = self._joint[:HIDDEN]
-        self._encode(samples.T, heard)
+        encoded = self._joint[:HIDDEN]
+        self._encode(samples.T, encoded)
         inputs, recurrent = self._lstm[:, :HIDDEN], self._lstm[:, HIDDEN : 2 * HIDDEN]
         # One row per window: what its gates owe to the sound.
-        owed = heard.T @ inputs.T + self._lstm[:, -1]
+        input_gates = encoded.T @ inputs.T + self._lstm[:, -1]
         outputs = np.empty((count, HIDDEN), np.float32)
-        for gates, output in zip(owed, outputs, strict=True):
+        for gates, output in zip(input_gates, outputs, strict=True):
             gates += recurrent @ hidden
             self._turn(gates, hidden, cell)
             output[:] = hidden
@@ -185,12 +185,12 @@ class SileroVad:
         sigmoids = gates[: 3 * HIDDEN]
         sigmoids *= 0.5
         sigmoids += 0.5
-        opened, kept, shown, candidate = gates.reshape(4, *cell.shape)
-        cell *= kept
-        candidate *= opened
+        input_gate, forget_gate, output_gate, candidate = gates.reshape(4, *cell.shape)
+        cell *= forget_gate
+        candidate *= input_gate
         cell += candidate
         np.tanh(cell, out=hidden)
-        hidden *= shown
+        hidden *= output_gate
 
     def _rectify(self, layer: Floats, bias: Floats) -> None:
         layer += bias

@@ -1,6 +1,6 @@
 """Reads tensors out of an ONNX file, and finds the one with Silero's 8 kHz weights, without importing any of them.
 
-An ONNX file is one protobuf message. What is wanted from it are named tensors, and protobuf's wire format
+An ONNX file is one protobuf message. What is needed from it are named tensors, and protobuf's wire format
 (https://protobuf.dev/programming-guides/encoding) is simple enough to walk directly; the field numbers below are
 those of onnx.proto. Importing Silero's own package would import torch, and `onnxruntime`
 costs 45 MB.
@@ -106,9 +106,9 @@ def _constants(graph: memoryview) -> Iterator[tuple[str, NDArray[np.float32]]]:
                     yield name, np.frombuffer(raw, "<f4").reshape(dims)
 
 
-def _nested(message: memoryview, wanted: int) -> Iterator[memoryview]:
+def _nested(message: memoryview, number: int) -> Iterator[memoryview]:
     for field, value in _fields(message):
-        if field == wanted and not isinstance(value, int):
+        if field == number and not isinstance(value, int):
             yield value
 
 

@@ -79,7 +79,7 @@ class Rtp:
     def __call__(self, data: bytes) -> None:
         datagram = self._prepared(data)
         if len(datagram) <= MAX_BYTES:  # as the sockets' reader has it: the plain ones at once, the others one by one
-            self._room.put(0, datagram, self._now)
+            self._room.store(0, datagram, self._now)
             _ROW[0] = self._leg.index
             taken = bool(self._detector.receive(self._room, _ONE, _ROW)[0])
         else:
@@ -334,9 +334,9 @@ class Opus:
             packet = OpusPacket(data[1:])
         except OpusError:
             return
-        self._windows.put(self._start + (data[0] - 64) * 20, packet)
+        self._windows.insert(self._start + (data[0] - 64) * 20, packet)
         self._window[:] = 0
-        self._windows.take(self._start, self._start + 256, self._window)
+        self._windows.fill(self._start, self._start + 256, self._window)
         self._start += 256
         assert len(self._windows._waiting) < 200 and len(self._windows._rest) < 2 * 8000
 

@@ -69,7 +69,7 @@ class MoonshineEngine:
             wait(working)  # for all of them: a session is used by one thread at a time
             for each in working:
                 each.result()
-        return [answer for session in sessions if (answer := session.take()) is not None]
+        return [answer for session in sessions if (answer := session.pop_answer()) is not None]
 
     def warm_up(self) -> None:
         """One call of each network, which allocates what the first request would have to wait for."""

@@ -71,16 +71,16 @@ class Model:
         (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask}, None)
         return Encoded(vectors, mask)
 
-    def begin(self, audio: Encoded, said: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
-        """Read the tokens `said` from the beginning: logits of shape (1 + len(said), vocabulary), where row i is about
+    def begin(self, audio: Encoded, tokens: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
+        """Read the `tokens` from the beginning: logits of shape (1 + len(tokens), vocabulary), where row i is about
         the token after the first i, and what the decoder remembers. Raises ModelError."""
-        logits, *present = self._decode([BEGIN, *said], audio, self._first, self._begins)
+        logits, *present = self._decode([BEGIN, *tokens], audio, self._first, self._begins)
         return logits[0], dict(zip(self._past, present, strict=True))
 
-    def advance(self, audio: Encoded, said: Sequence[int], cache: Cache) -> tuple[NDArray[np.float32], Cache]:
-        """Read more tokens: logits of shape (len(said), vocabulary), where row i is about the token after the first
+    def advance(self, audio: Encoded, tokens: Sequence[int], cache: Cache) -> tuple[NDArray[np.float32], Cache]:
+        """Read more tokens: logits of shape (len(tokens), vocabulary), where row i is about the token after the first
         i + 1. Raises ModelError."""
-        logits, *present = self._decode(said, audio, cache, self._goes_on)
+        logits, *present = self._decode(tokens, audio, cache, self._goes_on)
         # What is remembered of the audio stays: this branch of the network gives it back empty.
         return logits[0], cache | dict(zip(self._of_speech, present, strict=True))
 
@@ -88,15 +88,15 @@ class Model:
         """Forget all that was said but its first `count` tokens."""
         return cache | {name: cache[name][:, :, : 1 + count] for name in self._of_speech}
 
-    def _decode(self, said: Sequence[int], audio: Encoded, cache: Cache, wanted: Sequence[str]) -> list[Any]:
+    def _decode(self, tokens: Sequence[int], audio: Encoded, cache: Cache, outputs: Sequence[str]) -> list[Any]:
         feed = {
-            "input_ids": np.array([said], np.int64),
+            "input_ids": np.array([tokens], np.int64),
             "encoder_hidden_states": audio.vectors,
             "encoder_attention_mask": audio.mask,
             "use_cache_branch": np.array([cache is not self._first]),
             **cache,
         }
-        return _run(self._decoder, feed, wanted)
+        return _run(self._decoder, feed, outputs)
 
 
 def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
@@ -108,9 +108,9 @@ def _present(past: str) -> str:
     return past.replace("past_key_values", "present", 1)
 
 
-def _run(session: onnxruntime.InferenceSession, feed: dict[str, Any], wanted: Sequence[str] | None) -> list[Any]:
+def _run(session: onnxruntime.InferenceSession, feed: dict[str, Any], outputs: Sequence[str] | None) -> list[Any]:
     try:
-        found: list[Any] = session.run(wanted, feed)
+        found: list[Any] = session.run(outputs, feed)
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no common base of their own

@@ -38,7 +38,7 @@ its tokens is so likely, or when three have it. `EARLY_S`: of audio, the pre-rol
 
 
 @dataclass(slots=True)
-class _Work:
+class _PendingAnswer:
     """An answer on its way."""
 
     request: Request
@@ -57,7 +57,7 @@ class MoonshineSession:
     def __init__(self, model: Model, speech: SpeechDetector, utterance: Utterance) -> None:
         self.utterance = utterance
         self._model, self._speech = model, speech
-        self._work: _Work | None = None
+        self._work: _PendingAnswer | None = None
         self._resampler = Wideband(utterance.format)
         self._pending: list[bytes] = []
         self._samples = np.zeros(8 * RATE_HZ, np.float32)
@@ -81,7 +81,7 @@ class MoonshineSession:
     def begin(self, request: Request) -> None:
         """Work on this one from now on; nothing happens when that has been so."""
         if self._work is None or self._work.request is not request:
-            self._work = _Work(request, self._answer(request))
+            self._work = _PendingAnswer(request, self._answer(request))
 
     def advance(self) -> bool:
         """One call of the network, at most; whether the answer is there. Raises ModelError."""
@@ -94,7 +94,7 @@ class MoonshineSession:
                 work.answer = Answer(work.request, end.value, "en" if end.value else "")
         return work.answer is not None
 
-    def take(self) -> Answer | None:
+    def pop_answer(self) -> Answer | None:
         """The answer, when it is there; only once."""
         work = self._work
         if work is None or work.answer is None:
@@ -105,7 +105,7 @@ class MoonshineSession:
     # -- an answer --------------------------------------------------------------------------------------------------
 
     def _answer(self, request: Request) -> Generator[None, None, str]:
-        self._hear()
+        self._resample()
         samples = self._samples[: min(self._count, request.end * RATE_HZ // BYTES_PER_S[self.utterance.format])]
         if not self._is_speech(samples):
             return ""
@@ -132,7 +132,7 @@ class MoonshineSession:
         early = len(samples) < EARLY_S * RATE_HZ
         return self._shown.partial(text, self._model.tokens.whole_words(tokens, self._sure) if early else None)
 
-    def _hear(self) -> None:
+    def _resample(self) -> None:
         """Make samples of what has come."""
         new = self._resampler.feed(b"".join(self._pending))
         self._pending = []

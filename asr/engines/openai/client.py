@@ -21,7 +21,7 @@ from config.settings import Asr
 MAX_ANSWER_BYTES = 1024 * 1024
 
 
-class Client:
+class TranscriptionClient:
     """The connections to one server. `wait` collects the answers in the thread that asked."""
 
     def __init__(self, asr: Asr) -> None:
@@ -42,9 +42,9 @@ class Client:
         if why := asyncio.run_coroutine_threadsafe(self._find(), self._loop).result():
             raise EngineUnusable(f"asr.url = {self._url!r}: {why}")
 
-    def ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
+    def send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
         """Send a request; `wait` returns `mark` with its outcome. -> gives it up."""
-        future: Future[None] = asyncio.run_coroutine_threadsafe(self._ask(mark, utterance, audio, lane), self._loop)
+        future: Future[None] = asyncio.run_coroutine_threadsafe(self._send(mark, utterance, audio, lane), self._loop)
         return future.cancel
 
     def wait(self, timeout_s: float) -> list[tuple[object, wire.Outcome]]:
@@ -70,35 +70,35 @@ class Client:
             return f"the server cannot be reached ({described(error)})"
         return wire.recognise(self._dialect, self._route, self._model, answer.status_code, answer.content)
 
-    async def _ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> None:
+    async def _send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 outcome = await self._answer(utterance, audio, lane)
         except TimeoutError:
-            outcome = wire.Failed(f"no answer within {self._timeout_s:g} s", again=True)
+            outcome = wire.RequestFailed(f"no answer within {self._timeout_s:g} s", again=True)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            outcome = wire.Busy(f"the server cannot be reached ({described(error)})")
+            outcome = wire.ServerBusy(f"the server cannot be reached ({described(error)})")
         except httpx.HTTPError as error:
-            outcome = wire.Busy(f"the connection to the server was lost ({described(error)})", lost=True)
+            outcome = wire.ServerBusy(f"the connection to the server was lost ({described(error)})", lost=True)
         self._done.put((mark, outcome))
 
     async def _answer(self, utterance: Utterance, audio: bytes, lane: Lane) -> wire.Outcome:
         assert self._http is not None
-        ask = wire.ask(self._dialect, self._model, utterance, audio, lane)
-        url = f"{self._url}{ask.path}"
-        if ask.body is not None:
-            request = self._http.build_request("POST", url, json=ask.body)
+        sent = wire.build_request(self._dialect, self._model, utterance, audio, lane)
+        url = f"{self._url}{sent.path}"
+        if sent.body is not None:
+            request = self._http.build_request("POST", url, json=sent.body)
         else:
-            file = ("speech.wav", ask.file, "audio/wav")
-            request = self._http.build_request("POST", url, data=ask.form, files={"file": file})
+            file = ("speech.wav", sent.file, "audio/wav")
+            request = self._http.build_request("POST", url, data=sent.form, files={"file": file})
         answer = await self._http.send(request, stream=True)
         try:
             body = bytearray()
             async for piece in answer.aiter_bytes():
                 body += piece
                 if len(body) > MAX_ANSWER_BYTES:
-                    return wire.Failed("the server's answer is too long", again=False)
+                    return wire.RequestFailed("the server's answer is too long", again=False)
         finally:
             await answer.aclose()
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        return wire.read(self._dialect, ask, utterance, answer.status_code, headers, bytes(body))
+        return wire.parse_response(self._dialect, sent, utterance, answer.status_code, headers, bytes(body))

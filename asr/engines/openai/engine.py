@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asr.engines.interface import Answer, Capabilities, EngineError, Request, Runtime, Utterance
-from asr.engines.openai.wire import Busy, Failed, Learned, Outcome, Said
+from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestSimplified, ServerBusy
 from asr.server.scheduler import Lane
 
 STEP_S = 0.01
@@ -30,11 +30,11 @@ PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
 
 
 class Requests(Protocol):
-    """The methods of `asr.engines.openai.client.Client` that the engine uses; they are documented there."""
+    """The methods of `openai.client.TranscriptionClient` that the engine uses; they are documented there."""
 
     def now_s(self) -> float: ...
     def start(self) -> None: ...
-    def ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]: ...
+    def send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]: ...
     def wait(self, timeout_s: float) -> list[tuple[object, Outcome]]: ...
 
 
@@ -48,7 +48,7 @@ class _Attempt:
     failures: int = 0
     lost: int = 0
     not_before_s: float = 0.0
-    give_up: Callable[[], object] | None = None
+    cancel: Callable[[], object] | None = None
     """It is under way."""
     outcome: Outcome | None = None
 
@@ -95,32 +95,36 @@ class RemoteEngine:
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """Raises EngineError."""
-        wanted = {request.utterance_id: request for request in requests}
+        newest = {request.utterance_id: request for request in requests}
         if len(requests) < self.capabilities.batch:
-            for name in [name for name in self._attempts if name not in wanted]:
+            for name in [name for name in self._attempts if name not in newest]:
                 self._forget(name)
         for request in requests:
             self._begin(request)
-        for mark, outcome in self._client.wait(0.0 if self._has_outcome(wanted) else STEP_S):
+        for mark, outcome in self._client.wait(0.0 if self._has_outcome(newest) else STEP_S):
             assert isinstance(mark, _Attempt)
             if self._attempts.get(mark.request.utterance_id) is mark:
-                mark.give_up, mark.outcome = None, outcome
-        for attempt in [self._attempts[name] for name in wanted if name in self._attempts]:
-            if attempt.outcome is not None and not isinstance(attempt.outcome, Said) and (why := self._failed(attempt)):
+                mark.cancel, mark.outcome = None, outcome
+        for attempt in [self._attempts[name] for name in newest if name in self._attempts]:
+            if (
+                attempt.outcome is not None
+                and not isinstance(attempt.outcome, Recognised)
+                and (why := self._failed(attempt))
+            ):
                 self._forget(attempt.request.utterance_id)  # answers to others are kept for the next step
                 raise EngineError(attempt.request.utterance_id, why)
         return [answer for request in requests if (answer := self._answer(request)) is not None]
 
     def _answer(self, request: Request) -> Answer | None:
         attempt = self._attempts.get(request.utterance_id)
-        if attempt is None or not isinstance(said := attempt.outcome, Said):
+        if attempt is None or not isinstance(outcome := attempt.outcome, Recognised):
             return None
         self._room, self._pause_s = min(self._parallel, self._room + 1 / self._room), BUSY_S
         self._forget(request.utterance_id)
-        return Answer(request, said.text, said.language)
+        return Answer(request, outcome.text, outcome.language)
 
-    def _has_outcome(self, wanted: dict[str, Request]) -> bool:
-        return any(self._attempts[name].outcome is not None for name in wanted if name in self._attempts)
+    def _has_outcome(self, newest: dict[str, Request]) -> bool:
+        return any(self._attempts[name].outcome is not None for name in newest if name in self._attempts)
 
     def _begin(self, request: Request) -> None:
         """Send it, if there is room."""
@@ -130,9 +134,9 @@ class RemoteEngine:
             self._forget(name)
             attempt = self._attempts[name] = _Attempt(request, now_s)
         not_before_s = max(self._not_before_s, attempt.not_before_s)
-        if attempt.give_up is not None or attempt.outcome is not None or now_s < not_before_s:
+        if attempt.cancel is not None or attempt.outcome is not None or now_s < not_before_s:
             return
-        under_way = [each for each in self._attempts.values() if each.give_up is not None]
+        under_way = [each for each in self._attempts.values() if each.cancel is not None]
         if request.lane is Lane.BATCH:
             files = sum(each.request.lane is Lane.BATCH for each in under_way)
             if files >= max(1, int(self._room) // 2):
@@ -140,22 +144,22 @@ class RemoteEngine:
         if len(under_way) >= int(self._room) and not (request.final and self._make_room(request, under_way)):
             return
         utterance, audio = self._open[name]
-        attempt.give_up = self._client.ask(attempt, utterance, bytes(audio[: request.end]), request.lane)
+        attempt.cancel = self._client.send(attempt, utterance, bytes(audio[: request.end]), request.lane)
 
     def _make_room(self, request: Request, under_way: list[_Attempt]) -> bool:
         """Give up the least urgent one, if a final is more urgent."""
         last = max(under_way, key=lambda each: each.request.lane)
-        if last.request.lane <= request.lane or last.give_up is None:
+        if last.request.lane <= request.lane or last.cancel is None:
             return False
-        last.give_up()
-        last.give_up = None
+        last.cancel()
+        last.cancel = None
         return True
 
     def _failed(self, attempt: _Attempt) -> str:
         """Why it is over; "": it is tried again."""
         request, now_s, outcome = attempt.request, self._client.now_s(), attempt.outcome
         attempt.outcome = None
-        if isinstance(outcome, Busy):
+        if isinstance(outcome, ServerBusy):
             if outcome.lost:
                 attempt.not_before_s = now_s + min(BUSY_MAX_S, BUSY_S * 2**attempt.lost)
                 attempt.lost += 1
@@ -167,13 +171,13 @@ class RemoteEngine:
                 self._pause_s = min(BUSY_MAX_S, 2 * self._pause_s)
             patience_s = self._timeout_s * (PATIENCE_FILES if request.lane is Lane.BATCH else PATIENCE_CALLS)
             return "" if now_s - attempt.since_s < patience_s else f"{outcome.reason}, for {patience_s:g} s"
-        if isinstance(outcome, Learned):
+        if isinstance(outcome, RequestSimplified):
             return ""
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, RequestFailed)
         attempt.failures += 1
         return "" if outcome.again and attempt.failures < ATTEMPTS else outcome.reason
 
     def _forget(self, name: str) -> None:
         attempt = self._attempts.pop(name, None)
-        if attempt is not None and attempt.give_up is not None:
-            attempt.give_up()
+        if attempt is not None and attempt.cancel is not None:
+            attempt.cancel()

@@ -28,11 +28,11 @@ class _Remote:
         return None if asr.url else "asr.url is empty: it names the server, as in https://asr.example.com/v1"
 
     def create(self, asr: Asr, qwen: Qwen) -> Engine:
-        from asr.engines.openai.client import Client
+        from asr.engines.openai.client import TranscriptionClient
         from asr.engines.openai.engine import RemoteEngine
 
         return RemoteEngine(
-            Client(asr), parallel=asr.url_parallel, timeout_s=asr.url_timeout_s, partials=asr.url_partials
+            TranscriptionClient(asr), parallel=asr.url_parallel, timeout_s=asr.url_timeout_s, partials=asr.url_partials
         )
 
 

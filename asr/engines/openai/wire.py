@@ -28,7 +28,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Recognised:
     """The text that the server has recognised."""
 
     text: str
@@ -37,7 +37,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class ServerBusy:
     """The server has too much to do, or is not there just now: it is asked again later."""
 
     reason: str
@@ -49,19 +49,19 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RequestSimplified:
     """The server does not understand all of the request: it is asked again at once, for less."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     """No answer. `again`: another attempt may have one."""
 
     reason: str
     again: bool
 
 
-Outcome = Said | Busy | Learned | Failed
+Outcome = Recognised | ServerBusy | RequestSimplified | RequestFailed
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HttpRequest:
     """One request."""
 
     path: str
@@ -90,43 +90,43 @@ class Ask:
     file: bytes = b""
 
 
-def ask(dialect: Dialect, model: str, utterance: Utterance, audio: bytes, lane: Lane) -> Ask:
+def build_request(dialect: Dialect, model: str, utterance: Utterance, audio: bytes, lane: Lane) -> HttpRequest:
     """The request for an utterance's first bytes of audio."""
     file = wav(utterance.format, audio)
     if dialect.chat:
-        return Ask("/chat/completions", _chat(dialect, model, utterance, file, lane))
+        return HttpRequest("/chat/completions", _chat(dialect, model, utterance, file, lane))
     form = {"model": model, "response_format": "verbose_json" if dialect.verbose else "json"}
     if utterance.language:
         form["language"] = utterance.language
     if utterance.context:
         form["prompt"] = utterance.context
-    return Ask("/audio/transcriptions", None, form, file)
+    return HttpRequest("/audio/transcriptions", None, form, file)
 
 
-def read(
-    dialect: Dialect, asked: Ask, utterance: Utterance, status: int, headers: dict[str, str], body: bytes
+def parse_response(
+    dialect: Dialect, request: HttpRequest, utterance: Utterance, status: int, headers: dict[str, str], body: bytes
 ) -> Outcome:
     """Read an answer. `dialect` learns from it."""
     if status in (429, 503):
-        return Busy(f"the server is busy ({status})", _retry_after(headers))
-    if status in (400, 422) and _simpler(dialect, asked, body):
-        return Learned()
+        return ServerBusy(f"the server is busy ({status})", _retry_after(headers))
+    if status in (400, 422) and _simpler(dialect, request, body):
+        return RequestSimplified()
     if status != 200:
-        return Failed(
+        return RequestFailed(
             f"the server answered {status}: {_reason(body)}", again=status in (408, 409, 425) or status >= 500
         )
     try:
         answer = json.loads(body)
-        said = answer["choices"][0]["message"]["content"] if asked.body is not None else answer["text"]
+        content = answer["choices"][0]["message"]["content"] if request.body is not None else answer["text"]
         language = answer.get("language") or ""
-        if not isinstance(said, str) or not isinstance(language, str):
+        if not isinstance(content, str) or not isinstance(language, str):
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError):
-        return Failed("the server's answer has no text", again=True)
+        return RequestFailed("the server's answer has no text", again=True)
     # A server that knows nothing of Qwen3-ASR passes the tag of its language on.
-    found, words = text.parse_output(said.encode("utf-8", "replace").decode())
-    told = languages.code(language) or languages.base(language)
-    return Said(words, found or utterance.language or told)
+    spoken, words = text.parse_output(content.encode("utf-8", "replace").decode())
+    named = languages.code(language) or languages.base(language)
+    return Recognised(words, spoken or utterance.language or named)
 
 
 def recognise(dialect: Dialect, route: str, model: str, status: int, body: bytes) -> str:
@@ -170,14 +170,14 @@ def _chat(dialect: Dialect, model: str, utterance: Utterance, file: bytes, lane:
     return body
 
 
-def _simpler(dialect: Dialect, asked: Ask, body: bytes) -> bool:
-    """Whether the server can be asked without what it does not understand, from now on."""
-    said, asked_for = body.decode("utf-8", "replace").lower(), asked.body or asked.form
-    if "priority" in asked_for and "priority" in said:
+def _simpler(dialect: Dialect, request: HttpRequest, body: bytes) -> bool:
+    """Whether the server can do without the part that it does not understand; later requests leave it out."""
+    reason, sent = body.decode("utf-8", "replace").lower(), request.body or request.form
+    if "priority" in sent and "priority" in reason:
         dialect.priority = False
-    elif "continue_final_message" in asked_for and ("continue_final_message" in said or "add_generation" in said):
+    elif "continue_final_message" in sent and ("continue_final_message" in reason or "add_generation" in reason):
         dialect.forced = False
-    elif asked_for.get("response_format") == "verbose_json" and ("response_format" in said or "verbose_json" in said):
+    elif sent.get("response_format") == "verbose_json" and ("response_format" in reason or "verbose_json" in reason):
         dialect.verbose = False
     else:
         return False

@@ -317,7 +317,7 @@ class QwenEngine:
 
     def _warm_up(self) -> None:
         if self.kv_cache.keys.device.type != "cpu" or not self.execution.plain:
-            selfcheck.hear(self.front, FrontEnd(self._extractor, torch.device("cpu"), Direct()))
+            selfcheck.check_frames(self.front, FrontEnd(self._extractor, torch.device("cpu"), Direct()))
             settled = selfcheck.settle(self._make, self.execution, self.kv_cache.keys.dtype)
             self.execution, self.checked = settled.execution, settled.sentence
         utterance = Utterance("warm-up", "PCMU", live=True)

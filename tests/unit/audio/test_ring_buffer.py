@@ -88,7 +88,7 @@ def test_the_timeline_equals_a_list_of_single_positions(claims: list[tuple[int, 
     assert timeline.lost(50, 120) == states[50:120].count("lost")
     assert timeline.lost(0, timeline.end + 7) == states.count("lost"), "nothing says that what is not there was sent"
     timeline.give_up(timeline.end)
-    heard = [p for low, high in timeline.heard(30, 350) for p in range(low, high)]
+    heard = [p for low, high in timeline.received_spans(30, 350) for p in range(low, high)]
     assert heard == [p for p in range(30, 350) if states[p] == "received"]
 
 

@@ -62,28 +62,30 @@ class QwenAligner:
         some = [number for number, words in enumerate(placed) if words]
         found: list[tuple[TimedWord, ...]] = [()] * len(spoken)
         if some:
-            chances = self._read(self._hear([spoken[number] for number in some]), [placed[number] for number in some])
+            chances = self._classify(
+                self._encode([spoken[number] for number in some]), [placed[number] for number in some]
+            )
             for number, each in zip(some, chances, strict=True):
                 found[number] = _words(placed[number], each, self._class_ms)
         return found
 
-    def _hear(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
+    def _encode(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
         pages = FramePages(self._encoder.chunk, self._front.bins, self._device, self._staging)
-        wanted = []
+        ends = []
         for each in spoken:
             sound = Sound(each.format)
             sound.append(each.audio)
-            wanted.append((sound, sound.samples))
-        views = compute_views(self._front, pages, self._staging, wanted)
+            ends.append((sound, sound.samples))
+        views = compute_views(self._front, pages, self._staging, ends)
         encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views]
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings], pages.frames)
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
 
-    def _read(self, heard: Sequence[Tensor], placed: Sequence[Sequence[PlacedWord]]) -> list[Tensor]:
+    def _classify(self, embeddings: Sequence[Tensor], placed: Sequence[Sequence[PlacedWord]]) -> list[Tensor]:
         """Probabilities of the classes at each time, (2 * words, classes), start and end by turns."""
         rows, places = [], []
-        for audio, words in zip(heard, placed, strict=True):
+        for audio, words in zip(embeddings, placed, strict=True):
             written = "".join(f"{each.token}{TIMESTAMP}{TIMESTAMP}" for each in words)
             ids = torch.tensor(self._tokenizer(f"{AUDIO_START}{AUDIO_PAD}{AUDIO_END}{written}")["input_ids"])
             assert ids[1] == self._pad, "the audio is the second token"

@@ -41,8 +41,8 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         raise EngineUnusable(f"{folder} holds no Qwen3-ForcedAligner")
     tokenizer = tokenizer_of(folder, model)
     if (known := tokenizer.convert_tokens_to_ids(TIMESTAMP)) != model.config.timestamp_token_id:
-        wanted = model.config.timestamp_token_id
-        raise EngineUnusable(f"{folder}: times stand at token {wanted} and {TIMESTAMP} is token {known}")
+        expected = model.config.timestamp_token_id
+        raise EngineUnusable(f"{folder}: times stand at token {expected} and {TIMESTAMP} is token {known}")
     extractor = extractor_of(folder, model)
     return LoadedAligner(model.eval().to(device), tokenizer, extractor, _class_ms(folder, described))
 
@@ -60,11 +60,11 @@ def _place(name: str) -> str:
 
 
 def _class_ms(folder: Path, described: dict[str, Any]) -> float:
-    told = described.get("timestamp_segment_time")
-    if told is None and (folder / "processor_config.json").is_file():
-        told = read_json(folder / "processor_config.json").get("timestamp_segment_time")
-    if told is None:
+    class_ms = described.get("timestamp_segment_time")
+    if class_ms is None and (folder / "processor_config.json").is_file():
+        class_ms = read_json(folder / "processor_config.json").get("timestamp_segment_time")
+    if class_ms is None:
         return CLASS_MS
-    if isinstance(told, bool) or not isinstance(told, int | float) or not told > 0:
-        raise EngineUnusable(f"{folder}: timestamp_segment_time is {told!r}, and not a number of milliseconds")
-    return float(told)
+    if isinstance(class_ms, bool) or not isinstance(class_ms, int | float) or not class_ms > 0:
+        raise EngineUnusable(f"{folder}: timestamp_segment_time is {class_ms!r}, and not a number of milliseconds")
+    return float(class_ms)

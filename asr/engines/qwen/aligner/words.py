@@ -70,10 +70,10 @@ def _by_spaces(text: str) -> list[str]:
 def place(tokens: list[str], text: str) -> list[PlacedWord]:
     """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
     What a splitter has changed otherwise is shown as the splitter gave it."""
-    said = "".join(tokens)
+    together = "".join(tokens)
     for plain in (False, True):
         letters = [(at, each) for at, character in enumerate(text) for each in _form(character, plain) if kept(each)]
-        if "".join(each for _, each in letters) == said:
+        if "".join(each for _, each in letters) == together:
             break
     else:
         return [PlacedWord(token, token) for token in tokens]

@@ -55,7 +55,7 @@ def _attend(  # type: ignore[no-untyped-def]
     at = (low + number)[:, None].to(tl.int64)
     wide = (head * GROUP + m % GROUP)[:, None] * WIDTH + d[None, :]
     chosen = there[:, None] & inside[None, :]
-    mine = tl.load(query + at * query_stride + wide, mask=chosen, other=0.0)
+    queries = tl.load(query + at * query_stride + wide, mask=chosen, other=0.0)
     last = context - length + number if PAGE > 0 else tl.zeros([M], tl.int32) + context - 1
     stop = tl.minimum(context, context - length + first + M // GROUP) if PAGE > 0 else context
     most = tl.full([M], NEVER, tl.float32)
@@ -67,16 +67,16 @@ def _attend(  # type: ignore[no-untyped-def]
             place = tl.load(table + row * table_stride + n // PAGE).to(tl.int64) * PAGE + k % PAGE
         else:
             place = low.to(tl.int64) + k
-        seen = (k < context)[:, None] & inside[None, :]
+        inside_keys = (k < context)[:, None] & inside[None, :]
         where = place[:, None] * key_stride + (head * WIDTH + d)[None, :]
-        key = tl.load(keys + where, mask=seen, other=0.0)
-        score = tl.dot(mine, tl.trans(key), input_precision=PRECISION) * scale
+        key = tl.load(keys + where, mask=inside_keys, other=0.0)
+        score = tl.dot(queries, tl.trans(key), input_precision=PRECISION) * scale
         score = tl.where(k[None, :] <= last[:, None], score, NEVER)
         higher = tl.maximum(most, tl.max(score, 1))
         share = tl.exp2(score - higher[:, None])
         kept = tl.exp2(most - higher)
         total = total * kept + tl.sum(share, 1)
-        value = tl.load(values + where, mask=seen, other=0.0)
+        value = tl.load(values + where, mask=inside_keys, other=0.0)
         summed = summed * kept[:, None] + tl.dot(share.to(value.dtype), value, input_precision=PRECISION)
         most = higher
     found = summed / tl.where(total > 0, total, 1.0)[:, None]
@@ -109,9 +109,9 @@ def _rotate(  # type: ignore[no-untyped-def]
     s = tl.load(sin + at * WIDTH + d, mask=half, other=0.0).to(tl.float32)[None, :]
     new_low, new_high = x * c - y * s, y * c + x * s
     kind = query.dtype.element_ty
-    asks = (head < HEADS)[:, None] & inside
-    tl.store(query + at * (HEADS * WIDTH) + low, new_low.to(kind), mask=asks)
-    tl.store(query + at * (HEADS * WIDTH) + high, new_high.to(kind), mask=asks)
+    is_query = (head < HEADS)[:, None] & inside
+    tl.store(query + at * (HEADS * WIDTH) + low, new_low.to(kind), mask=is_query)
+    tl.store(query + at * (HEADS * WIDTH) + high, new_high.to(kind), mask=is_query)
     to = tl.load(slot_mapping + at) * (FEWER * WIDTH)
     is_key = (turned & (head >= HEADS))[:, None] & inside
     tl.store(keys + to + low - HEADS * WIDTH, new_low.to(kind), mask=is_key)
@@ -204,8 +204,8 @@ def _blocks(cu_seqlens: Tensor, count: int, each: int) -> tuple[Tensor, Tensor]:
     ends = needed.cumsum(0, dtype=torch.int32)
     number = torch.arange(-(-count // each) + len(lengths), dtype=torch.int32, device=cu_seqlens.device)
     row = torch.searchsorted(ends, number, right=True, out_int32=True)
-    mine = row.clamp(max=len(lengths) - 1)
-    return row, (number - (ends - needed)[mine]) * each
+    owner = row.clamp(max=len(lengths) - 1)
+    return row, (number - (ends - needed)[owner]) * each
 
 
 class Triton:

@@ -31,20 +31,20 @@ class Plain:
                 seen = torch.ones(length, start + length, dtype=torch.bool, device=device).tril(start)
                 longer.append((at, low, low + length, seen))
             low += length
-        mine, there = torch.tensor([singles, starts], dtype=torch.long, device=device)
+        single_rows, places = torch.tensor([singles, starts], dtype=torch.long, device=device)
         most = max((rows.known[at][0] + 1 for at in singles), default=0)
-        seen = torch.arange(most, device=device) < rows.context_lens[mine, None]
-        return mine, there, seen[:, None, None], longer
+        seen = torch.arange(most, device=device) < rows.context_lens[single_rows, None]
+        return single_rows, places, seen[:, None, None], longer
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: Any) -> Tensor:
-        mine, there, seen, longer = plan
+        single_rows, places, seen, longer = plan
         out, page, most = torch.empty_like(query), keys.shape[1], seen.shape[-1]
-        if len(mine):
-            pages = rows.block_table[mine, : -(-most // page)]
+        if len(single_rows):
+            pages = rows.block_table[single_rows, : -(-most // page)]
             key, value = (each[pages].flatten(1, 2)[:, :most].transpose(1, 2) for each in (keys, values))
             # Heads that share their keys are the queries of one head.
-            grouped = query[there].reshape(len(mine), keys.shape[2], -1, query.shape[2])
-            out[there] = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=seen).flatten(1, 2)
+            grouped = query[places].reshape(len(single_rows), keys.shape[2], -1, query.shape[2])
+            out[places] = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=seen).flatten(1, 2)
         for at, low, high, tril in longer:
             stop = tril.shape[1]
             pages = rows.block_table[at, : -(-stop // page)]

@@ -44,7 +44,7 @@ off by around 1."""
 FRAMES_APART = 0.01
 """Largest difference of a frame of noise, in powers of ten: 2e-6 between orders of summation, around 1 for a wrong
 sample."""
-HEARD = 1234
+CODES_MORE = 1234
 """Codes beyond a second."""
 REFUSED = 3.0
 """So many times that limit before the last resort is refused: there is nothing to fall back to."""
@@ -97,10 +97,10 @@ def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dt
 
 
 @torch.inference_mode()
-def hear(front: FrontEnd, plain: FrontEnd) -> None:
+def check_frames(front: FrontEnd, plain: FrontEnd) -> None:
     """`plain`: on the host. Raises EngineUnusable when the two do not make the same frames."""
     rng = np.random.default_rng(0)
-    length = 8000 + HEARD
+    length = 8000 + CODES_MORE
     ends: dict[Format, int] = {"PCMU": 2 * length, "PCMA": 2 * length - 100, "L16": length // 2}
     stretches = [
         Stretch(rng.integers(0, 256, length, np.uint8).tobytes(), format, 0, front.frames(end), end)
@@ -137,8 +137,8 @@ def _attend(kernels: Kernels, packed: Packed) -> str | None:
     while sum(counts := [-(-sum(row) // page) for row in known]) > cache.pages:
         known.pop()
     needed, table = sum(counts), torch.zeros(len(known), cache.row_pages, dtype=torch.int32)
-    for mine, pages in zip(table, torch.split(torch.randperm(needed, generator=rng), counts), strict=True):
-        mine[: len(pages)] = pages
+    for row_pages, pages in zip(table, torch.split(torch.randperm(needed, generator=rng), counts), strict=True):
+        row_pages[: len(pages)] = pages
     keys[:needed], values[:needed] = (noise(needed, page, fewer, width) for _ in range(2))
     lengths = torch.tensor([length for _, length in known])
     rows = Rows(

@@ -86,8 +86,8 @@ class TextLayers:
             keys, values = self._cache.keys[number], self._cache.values[number]
             projected = layer.self_attn.qkv_proj(normal).view(len(hidden), -1, self._width)
             query = kernels.rotate(projected, self._head_norms[number], cos, sin, eps, slot_mapping, keys, values)
-            seen = kernels.attend(query, keys, values, rows, plan)
-            more = layer.self_attn.o_proj(seen.reshape(len(hidden), -1))
+            attended = kernels.attend(query, keys, values, rows, plan)
+            more = layer.self_attn.o_proj(attended.reshape(len(hidden), -1))
             hidden, normal = kernels.add_norm(hidden, more, layer.post_attention_layernorm.weight, eps)
             more = layer.mlp.down_proj(kernels.silu_mul(layer.mlp.gate_up_proj(normal)))
             hidden, normal = kernels.add_norm(hidden, more, self._norms[number + 1], eps)
@@ -109,8 +109,8 @@ class AudioLayers:
             attend = layer.self_attn
             projected = attend.qkv_proj(layer.self_attn_layer_norm(hidden)).view(len(hidden), 3, attend.num_heads, -1)
             query, key, value = projected.unbind(1)
-            seen = self._kernels.attend_windows(query, key, value, windows, plan)
-            hidden = hidden + attend.out_proj(seen.reshape(len(hidden), -1))
+            attended = self._kernels.attend_windows(query, key, value, windows, plan)
+            hidden = hidden + attend.out_proj(attended.reshape(len(hidden), -1))
             wide = layer.activation_fn(layer.fc1(layer.final_layer_norm(hidden)))
             hidden = hidden + layer.fc2(wide)
             if hidden.dtype == torch.float16:

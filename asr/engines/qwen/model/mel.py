@@ -119,8 +119,8 @@ class FrontEnd:
         start = (np.arange(len(owner)) - (count.cumsum() - count - first)[owner]) * self.hop - half
         whole = (start >= 0) & (start + self.size <= end[owner])
         inner, outer = np.flatnonzero(whole), np.flatnonzero(~whole)
-        theirs = owner[outer]
-        edge = start[outer], begin[theirs], end[theirs], np.maximum(end, self.least)[theirs]
+        outer_owner = owner[outer]
+        edge = start[outer], begin[outer_owner], end[outer_owner], np.maximum(end, self.least)[outer_owner]
         order = np.concatenate([inner, outer])
         return _Layout(codes, samples, begin[owner[inner]] + start[inner], np.stack(edge), order)
 

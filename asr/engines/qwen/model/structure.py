@@ -35,11 +35,11 @@ BUFFERS = frozenset({f"{ROTARY}.inv_freq", f"{ROTARY}.original_inv_freq", f"{SIN
 
 def check(model: Any) -> None:
     """Raises EngineUnusable when a model of the library is not built as the engine expects."""
-    wanted = [PROJECTOR, f"{TOWER}.layers.0", f"{LANGUAGE}.layers.0"]
-    wanted += [f"{TOWER}.{name}" for name in AUDIO] + [f"{LANGUAGE}.{name}" for name in TEXT]
-    wanted += [f"{TOWER}.layers.0.{name}" for name in AUDIO_LAYER]
-    wanted += [f"{LANGUAGE}.layers.0.{name}" for name in TEXT_LAYER]
-    missing = [path for path in wanted if not _has(model, path)]
+    paths = [PROJECTOR, f"{TOWER}.layers.0", f"{LANGUAGE}.layers.0"]
+    paths += [f"{TOWER}.{name}" for name in AUDIO] + [f"{LANGUAGE}.{name}" for name in TEXT]
+    paths += [f"{TOWER}.layers.0.{name}" for name in AUDIO_LAYER]
+    paths += [f"{LANGUAGE}.layers.0.{name}" for name in TEXT_LAYER]
+    missing = [path for path in paths if not _has(model, path)]
     if missing:
         raise EngineUnusable(f"{_library()} builds this model without {', '.join(missing[:3])}, which the engine uses")
     if unknown := sorted({name for name, _ in model.named_buffers()} - BUFFERS):

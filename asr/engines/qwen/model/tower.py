@@ -41,7 +41,7 @@ class Tower:
             self._frames = torch.zeros(shape, device=self._device)
             self._about = torch.zeros(chunks, 2, device=self._device)
             self._hidden = torch.zeros(tokens, self.width, dtype=self._dtype, device=self._device)
-            self._bounds = torch.zeros(WINDOWS + 1, dtype=torch.int32, device=self._device)
+            self._cu_seqlens = torch.zeros(WINDOWS + 1, dtype=torch.int32, device=self._device)
 
     # -- convolutions -----------------------------------------------------------------------------------------------
 
@@ -97,16 +97,16 @@ class Tower:
         count, together = sum(lengths), torch.cat([chunk for window in windows for chunk in window])
         size = bucket(count, self._tokens) if self._graphs.fixed else None
         if size is None:
-            bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
-            return torch.split(self._layers(together, Windows(bounds, lengths)), lengths)
+            cu_seqlens = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
+            return torch.split(self._layers(together, Windows(cu_seqlens, lengths)), lengths)
         ends = np.full(WINDOWS + 1, count, np.int32)
         ends[0], ends[1 : len(lengths) + 1] = 0, np.cumsum(lengths)
-        self._staging.down(ends, self._bounds)
+        self._staging.down(ends, self._cu_seqlens)
         self._hidden[:count].copy_(together)
         return torch.split(self._of_size(size)[:count].clone(), lengths)
 
     def _of_size(self, size: int) -> Tensor:
-        into, windows = self._hidden[:size], Windows(self._bounds, None)
+        into, windows = self._hidden[:size], Windows(self._cu_seqlens, None)
         return self._graphs.run(("windows", size), lambda: self._layers(into, windows))
 
     def capture(self) -> int:
@@ -116,6 +116,6 @@ class Tower:
         for size in reversed(self._chunks):
             self.convolve(self._frames[:1], [0] * size, [0.0] * size, [1] * size)
         for size in reversed(self._tokens):
-            self._staging.down(np.array([0, *[size] * WINDOWS], np.int32), self._bounds)
+            self._staging.down(np.array([0, *[size] * WINDOWS], np.int32), self._cu_seqlens)
             self._of_size(size)
         return len(self._chunks) + len(self._tokens)

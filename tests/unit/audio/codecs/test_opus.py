@@ -42,7 +42,7 @@ def taken(windows: OpusWindows, count: int) -> Samples:
     out = np.zeros(count * 2 * WINDOW, np.int16)
     for number in range(count):
         start = number * WINDOW
-        windows.take(start, start + WINDOW, out[2 * start : 2 * (start + WINDOW)])
+        windows.fill(start, start + WINDOW, out[2 * start : 2 * (start + WINDOW)])
     return out
 
 
@@ -70,7 +70,7 @@ def test_an_encoder_takes_20_ms_only() -> None:
 def test_windows_are_cut_out_of_packets(packets: list[bytes], plain: Samples) -> None:
     windows = OpusWindows()
     for number in reversed(range(len(packets))):
-        windows.put(number * SIZE, OpusPacket(packets[number]))
+        windows.insert(number * SIZE, OpusPacket(packets[number]))
     count = len(packets) * SIZE // WINDOW
     assert (taken(windows, count) == plain[: count * 2 * WINDOW]).all()
 
@@ -84,7 +84,7 @@ def test_packets_longer_than_windows(plain: Samples) -> None:
         assert first[0] == second[0]
         joined = bytes([first[0] | 2]) + length(len(first) - 1) + first[1:] + second[1:]
         assert len(OpusPacket(joined)) == 2 * SIZE
-        windows.put(number * 2 * SIZE, OpusPacket(joined))
+        windows.insert(number * 2 * SIZE, OpusPacket(joined))
     wanted = np.concatenate([decoder.decode(packet) for packet in twenties])
     count = len(wanted) // (2 * WINDOW)
     assert (taken(windows, count) == wanted[: count * 2 * WINDOW]).all()
@@ -100,7 +100,7 @@ def test_a_lost_packet_comes_with_the_next_one(packets: list[bytes], plain: Samp
     windows = OpusWindows()
     for number, packet in enumerate(packets):
         if number not in lost:
-            windows.put(number * SIZE, OpusPacket(packet))
+            windows.insert(number * SIZE, OpusPacket(packet))
     silent = plain.copy().reshape(-1, 320)
     silent[list(lost)] = 0
     count = len(packets) * SIZE // WINDOW
@@ -114,7 +114,7 @@ def test_two_lost_are_concealed_and_many_are_silence(packets: list[bytes], plain
         windows = OpusWindows()
         for number, packet in enumerate(packets):
             if not speaking < number <= speaking + gap:
-                windows.put(number * SIZE, OpusPacket(packet))
+                windows.insert(number * SIZE, OpusPacket(packet))
         heard = taken(windows, len(packets) * SIZE // WINDOW).astype(int)
         # But for the last packet of the gap, which comes with the next one.
         unknown = heard[(speaking + 1) * 320 : (speaking + gap) * 320]
@@ -124,7 +124,7 @@ def test_two_lost_are_concealed_and_many_are_silence(packets: list[bytes], plain
 def test_a_damaged_packet_is_silence_and_counted(packets: list[bytes], plain: Samples) -> None:
     windows = OpusWindows()
     for number, packet in enumerate(packets[:20]):
-        windows.put(number * SIZE, OpusPacket(packet if number != 10 else bytes([0x0B, 0xC2]) + bytes(2)))
+        windows.insert(number * SIZE, OpusPacket(packet if number != 10 else bytes([0x0B, 0xC2]) + bytes(2)))
     heard = taken(windows, 12)
     assert windows.damaged <= 1
     assert (heard[: 10 * 320] == plain[: 10 * 320]).all()
@@ -135,7 +135,7 @@ def test_whatever_comes_fills_the_windows(sent: list[tuple[int, bytes]]) -> None
     windows = OpusWindows()
     for position, data in sent:
         try:
-            windows.put(position, OpusPacket(data))
+            windows.insert(position, OpusPacket(data))
         except OpusError:
             continue
     taken(windows, 14)

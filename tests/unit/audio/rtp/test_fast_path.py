@@ -58,7 +58,7 @@ def together(sent: list[Sent]) -> tuple[Detector, list[Leg], int]:
         while any(queues.values()):
             first = [queue.pop(0) for queue in queues.values() if queue]
             for index, each in enumerate(first):
-                datagrams.put(index, each.datagram, each.now)
+                datagrams.store(index, each.datagram, each.now)
             which = np.arange(len(first))
             plain = detector.receive(datagrams, which, np.array([legs[each.leg].index for each in first]))
             taken += int(plain.sum())
@@ -151,11 +151,11 @@ def test_a_closed_leg_and_a_stream_have_no_plain_packets() -> None:
     for number in range(3):
         for leg in (rtp, stream):
             leg.receive_rtp(bytes(RtpPacket(0, number, 160 * number, 1, bytes(160))), 0.02 * number)
-    datagrams.put(0, bytes(RtpPacket(0, 3, 480, 1, bytes(160))), 0.06)
+    datagrams.store(0, bytes(RtpPacket(0, 3, 480, 1, bytes(160))), 0.06)
     rows = np.array([rtp.index])
     assert detector.receive(datagrams, np.array([0]), rows).all()
     assert rtp.packets == 4
-    datagrams.put(0, bytes(RtpPacket(0, 4, 640, 1, bytes(160))), 0.08)
+    datagrams.store(0, bytes(RtpPacket(0, 4, 640, 1, bytes(160))), 0.08)
     assert not detector.receive(datagrams, np.array([0]), np.array([stream.index])).any()
     detector.close(rtp)
     assert rtp.index == -1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.engines.interface import EngineError, Request
 from asr.engines.openai.engine import BUSY_S, STEP_S, RemoteEngine
-from asr.engines.openai.wire import Busy, Failed, Learned, Outcome, Said
+from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestSimplified, ServerBusy
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane
 from asr.utterance import Hypothesis, Utterance
@@ -34,7 +34,7 @@ class Server:
 
     def start(self) -> None: ...
 
-    def ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
+    def send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
         assert mark not in self.under_way, "the same is asked twice at once"
         self.under_way[mark] = utterance, audio, lane
         self.asked.append((utterance.id, len(audio), lane))
@@ -50,7 +50,7 @@ class Server:
         """What it has been asked of this utterance; without an outcome, with how much it has heard."""
         mark = next(mark for mark, (utterance, _, _) in self.under_way.items() if utterance.id == name)
         _, audio, _ = self.under_way.pop(mark)
-        self.answered.append((mark, outcome or Said(f"{len(audio)} bytes", "en")))
+        self.answered.append((mark, outcome or Recognised(f"{len(audio)} bytes", "en")))
 
     @property
     def names(self) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_failure_is_tried_once_more_and_then_told() -> None:
         world.ask(name)
     world.step()
     for attempt in range(2):
-        world.server.answer("a", Failed("the server answered 500: out of memory", again=True))
+        world.server.answer("a", RequestFailed("the server answered 500: out of memory", again=True))
         world.step(2)
         assert ("a" in world.server.names) == (attempt == 0)
     world.server.answer("b")
@@ -202,7 +202,7 @@ def test_what_is_no_use_to_repeat_is_told_at_once_and_answers_beside_it_are_kept
         world.ask(name)
     world.step()
     world.server.answer("a")
-    world.server.answer("b", Failed("the server answered 404: no such model", again=False))
+    world.server.answer("b", RequestFailed("the server answered 404: no such model", again=False))
     world.server.answer("c")
     world.step(3)
     assert len(world.server.asked) == 3 and sorted(world.said) == [
@@ -216,7 +216,7 @@ def test_what_a_server_has_not_understood_is_no_failure() -> None:
     world.ask("a")
     for _ in range(4):
         world.step(2)
-        world.server.answer("a", Learned())
+        world.server.answer("a", RequestSimplified())
     world.step(2)
     world.server.answer("a")
     world.step()
@@ -232,7 +232,7 @@ def test_a_busy_server_is_asked_later_and_for_less_at_once() -> None:
     world.step()
     assert len(world.server.names) == 8
     for name in names:
-        world.server.answer(name, Busy("the server is busy (429)", 2.0, 429))
+        world.server.answer(name, ServerBusy("the server is busy (429)", 2.0, 429))
     world.step()
     begun_s = world.server.time_s
     while not world.server.names:
@@ -259,7 +259,7 @@ def test_a_server_that_stays_busy_is_asked_less_and_less_often_until_patience_en
         if world.server.names:
             asked_s.append(world.server.time_s)
             for name in list(world.server.names):
-                world.server.answer(name, Busy("the server cannot be reached (ConnectError)"))
+                world.server.answer(name, ServerBusy("the server cannot be reached (ConnectError)"))
     pauses_s = [later - earlier for earlier, later in zip(asked_s, asked_s[1:], strict=False)]
     assert pauses_s[0] == pytest.approx(BUSY_S, abs=0.05) and max(pauses_s) <= 8.1
     assert world.said == [("a", "", "the server cannot be reached (ConnectError), for 60 s")]
@@ -281,7 +281,7 @@ def test_a_request_that_ends_the_server_again_and_again_is_given_up() -> None:
     while not world.heard:
         world.step()
         if world.server.names:
-            world.server.answer("a", Busy("the connection to the server was lost", lost=True))
+            world.server.answer("a", ServerBusy("the connection to the server was lost", lost=True))
             lost += 1
     assert lost == 12 and world.said == [("a", "", "the connection to the server was lost")]
     assert 60 < world.server.time_s < 70
@@ -303,7 +303,7 @@ def test_a_request_that_a_busy_server_turns_away_unread_is_asked_for_a_minute_wh
                 if each == "a":
                     asked_s.append(world.server.time_s)
                 refused = each == "a" and world.server.time_s < 25
-                world.server.answer(each, Busy("lost", lost=True) if refused else None)
+                world.server.answer(each, ServerBusy("lost", lost=True) if refused else None)
     assert [text for name, text, _ in world.said if name == "a"] == ["800 bytes"]
     assert 25 < asked_s[-1] < 34 and len(asked_s) < 10
 
@@ -322,11 +322,11 @@ def test_an_error_of_an_utterance_is_of_one_that_is_asked_for() -> None:
         engine.open(Utterance(name, "PCMU"))
     requests = [Request(name, 1, Lane.FINAL, True, 0, 0.0, commit=True) for name in "ab"]
     assert engine.step(requests) == []
-    server.answer("a", Failed("no", again=False))
+    server.answer("a", RequestFailed("no", again=False))
     assert engine.step(requests[1:]) == [], "the scheduler has not chosen it: it is told when it has"
     assert server.names == ["b"]
     engine.step(requests)
-    server.answer("a", Failed("no", again=False))
+    server.answer("a", RequestFailed("no", again=False))
     with pytest.raises(EngineError, match="no"):
         engine.step(requests)
 
@@ -359,7 +359,11 @@ def test_every_final_comes_once_and_has_heard_what_was_asked_for(steps: Sequence
             case "step", times:
                 world.step(times)
             case "answer" | "busy" | "fail" | "learn" as kind, number if number < len(world.server.names):
-                outcomes = {"busy": Busy("busy", 0.1), "fail": Failed("it failed", True), "learn": Learned()}
+                outcomes = {
+                    "busy": ServerBusy("busy", 0.1),
+                    "fail": RequestFailed("it failed", True),
+                    "learn": RequestSimplified(),
+                }
                 world.server.answer(world.server.names[number], outcomes.get(kind))
         assert len(world.server.names) <= parallel
     for name in NAMES:

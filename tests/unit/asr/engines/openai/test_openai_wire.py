@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.engines.openai import wire
-from asr.engines.openai.wire import Busy, Dialect, Failed, Learned, Said
+from asr.engines.openai.wire import Dialect, Recognised, RequestFailed, RequestSimplified, ServerBusy
 from asr.samples import decode
 from asr.server.scheduler import Lane
 from asr.utterance import Format, Utterance
@@ -35,18 +35,18 @@ def test_audio_is_a_wav_file_of_its_own_rate(format: Format, rate: int) -> None:
 
 
 def test_a_transcription_says_what_is_known_of_the_utterance() -> None:
-    asked = wire.ask(Dialect(), "whisper-1", GERMAN, b"\x55" * 80, Lane.FINAL)
+    asked = wire.build_request(Dialect(), "whisper-1", GERMAN, b"\x55" * 80, Lane.FINAL)
     assert asked.path == "/audio/transcriptions" and asked.body is None and asked.file == wire.wav("PCMA", b"\x55" * 80)
     assert asked.form == {
         "model": "whisper-1", "response_format": "verbose_json", "language": "de", "prompt": "Grüße, Frau Weiß",
     }  # fmt: skip
-    assert wire.ask(Dialect(verbose=False), "m", PLAIN, b"", Lane.FINAL).form == {
+    assert wire.build_request(Dialect(verbose=False), "m", PLAIN, b"", Lane.FINAL).form == {
         "model": "m", "response_format": "json",
     }  # fmt: skip
 
 
 def test_a_chat_has_priority_context_and_language() -> None:
-    asked = wire.ask(Dialect(chat=True), "Qwen/Qwen3-ASR-1.7B", GERMAN, b"\x55" * 80, Lane.PARTIAL)
+    asked = wire.build_request(Dialect(chat=True), "Qwen/Qwen3-ASR-1.7B", GERMAN, b"\x55" * 80, Lane.PARTIAL)
     assert asked.path == "/chat/completions" and asked.body is not None
     system, user, assistant = asked.body["messages"]
     assert (system["content"], assistant["content"]) == ("Grüße, Frau Weiß", "language German<asr_text>")
@@ -54,19 +54,21 @@ def test_a_chat_has_priority_context_and_language() -> None:
     assert head == "data:audio/wav;base64" and base64.b64decode(data) == wire.wav("PCMA", b"\x55" * 80)
     assert asked.body["continue_final_message"] is True and asked.body["add_generation_prompt"] is False
     priorities = [
-        wire.ask(Dialect(chat=True), "m", PLAIN, b"", lane).body["priority"]  # type: ignore[index]
+        wire.build_request(Dialect(chat=True), "m", PLAIN, b"", lane).body["priority"]  # type: ignore[index]
         for lane in (Lane.FINAL, Lane.SPECULATIVE, Lane.FIRST_PARTIAL, Lane.PARTIAL, Lane.BATCH)
     ]
     assert priorities == sorted(set(priorities)), "lower goes first"
-    simple = wire.ask(Dialect(chat=True, priority=False, forced=False), "m", GERMAN, b"", Lane.FINAL)
+    simple = wire.build_request(Dialect(chat=True, priority=False, forced=False), "m", GERMAN, b"", Lane.FINAL)
     assert set(simple.body or {}) == {"model", "messages", "temperature"} and len((simple.body or {})["messages"]) == 2
 
 
 def read(status: int, answer: object, utterance: Utterance = PLAIN, *, chat: bool = False, **headers: str) -> object:
     dialect = Dialect(chat=chat)
     body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    asked = wire.ask(dialect, "m", utterance, b"", Lane.FINAL)
-    return wire.read(dialect, asked, utterance, status, {key.replace("_", "-"): v for key, v in headers.items()}, body)
+    asked = wire.build_request(dialect, "m", utterance, b"", Lane.FINAL)
+    return wire.parse_response(
+        dialect, asked, utterance, status, {key.replace("_", "-"): v for key, v in headers.items()}, body
+    )
 
 
 def message(content: object) -> dict[str, object]:
@@ -76,22 +78,22 @@ def message(content: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (read(200, {"text": " Hello. "}), Said("Hello.", "")),
-        (read(200, {"text": "Hello.", "language": "english"}), Said("Hello.", "en")),
-        (read(200, {"text": "Hello.", "language": "pt-BR"}), Said("Hello.", "pt")),
-        (read(200, {"text": "Hello.", "language": None}), Said("Hello.", "")),
-        (read(200, b'{"text": "Hello \\ud800."}'), Said("Hello ?.", "")),
-        (read(200, {"text": "Hallo.", "language": "dutch"}, GERMAN), Said("Hallo.", "de")),
-        (read(200, {"text": "language English<asr_text>Hello."}), Said("Hello.", "en")),
-        (read(200, message("language German<asr_text>Hallo."), chat=True), Said("Hallo.", "de")),
-        (read(200, message("Hallo."), GERMAN, chat=True), Said("Hallo.", "de")),
-        (read(200, message(None), chat=True), Failed("the server's answer has no text", True)),
-        (read(200, {"txt": "Hello."}), Failed("the server's answer has no text", True)),
-        (read(200, b"<html>"), Failed("the server's answer has no text", True)),
-        (read(200, [1]), Failed("the server's answer has no text", True)),
-        (read(429, b"", retry_after="3"), Busy("the server is busy (429)", 3.0)),
-        (read(503, b"", retry_after="999"), Busy("the server is busy (503)", 30.0)),
-        (read(503, b"", retry_after="soon"), Busy("the server is busy (503)", None)),
+        (read(200, {"text": " Hello. "}), Recognised("Hello.", "")),
+        (read(200, {"text": "Hello.", "language": "english"}), Recognised("Hello.", "en")),
+        (read(200, {"text": "Hello.", "language": "pt-BR"}), Recognised("Hello.", "pt")),
+        (read(200, {"text": "Hello.", "language": None}), Recognised("Hello.", "")),
+        (read(200, b'{"text": "Hello \\ud800."}'), Recognised("Hello ?.", "")),
+        (read(200, {"text": "Hallo.", "language": "dutch"}, GERMAN), Recognised("Hallo.", "de")),
+        (read(200, {"text": "language English<asr_text>Hello."}), Recognised("Hello.", "en")),
+        (read(200, message("language German<asr_text>Hallo."), chat=True), Recognised("Hallo.", "de")),
+        (read(200, message("Hallo."), GERMAN, chat=True), Recognised("Hallo.", "de")),
+        (read(200, message(None), chat=True), RequestFailed("the server's answer has no text", True)),
+        (read(200, {"txt": "Hello."}), RequestFailed("the server's answer has no text", True)),
+        (read(200, b"<html>"), RequestFailed("the server's answer has no text", True)),
+        (read(200, [1]), RequestFailed("the server's answer has no text", True)),
+        (read(429, b"", retry_after="3"), ServerBusy("the server is busy (429)", 3.0)),
+        (read(503, b"", retry_after="999"), ServerBusy("the server is busy (503)", 30.0)),
+        (read(503, b"", retry_after="soon"), ServerBusy("the server is busy (503)", None)),
         (
             read(
                 503,
@@ -99,16 +101,19 @@ def message(content: object) -> dict[str, object]:
                 retry_after="Sun, 22 Nov 2026 10:00:07 GMT",
                 date="Sun, 22 Nov 2026 10:00:00 GMT",
             ),
-            Busy("the server is busy (503)", 7.0),
+            ServerBusy("the server is busy (503)", 7.0),
         ),
-        (read(503, b"", retry_after="Sun, 22 Nov 2026 10:00:07 GMT"), Busy("the server is busy (503)", None)),
-        (read(500, {"error": {"message": "out of memory"}}), Failed("the server answered 500: out of memory", True)),
-        (read(404, {"detail": "Not Found"}), Failed("the server answered 404: Not Found", False)),
-        (read(401, {"error": "a key is needed"}), Failed("the server answered 401: a key is needed", False)),
-        (read(400, {"message": "no such model"}), Failed("the server answered 400: no such model", False)),
-        (read(502, b"<h1>\n Bad \x00gateway"), Failed("the server answered 502: <h1> Bad \x00gateway", True)),
-        (read(502, b""), Failed("the server answered 502: no reason", True)),
-        (read(301, b""), Failed("the server answered 301: no reason", False)),
+        (read(503, b"", retry_after="Sun, 22 Nov 2026 10:00:07 GMT"), ServerBusy("the server is busy (503)", None)),
+        (
+            read(500, {"error": {"message": "out of memory"}}),
+            RequestFailed("the server answered 500: out of memory", True),
+        ),
+        (read(404, {"detail": "Not Found"}), RequestFailed("the server answered 404: Not Found", False)),
+        (read(401, {"error": "a key is needed"}), RequestFailed("the server answered 401: a key is needed", False)),
+        (read(400, {"message": "no such model"}), RequestFailed("the server answered 400: no such model", False)),
+        (read(502, b"<h1>\n Bad \x00gateway"), RequestFailed("the server answered 502: <h1> Bad \x00gateway", True)),
+        (read(502, b""), RequestFailed("the server answered 502: no reason", True)),
+        (read(301, b""), RequestFailed("the server answered 301: no reason", False)),
     ],
 )
 def test_what_an_answer_means(outcome: object, expected: object) -> None:
@@ -117,20 +122,27 @@ def test_what_an_answer_means(outcome: object, expected: object) -> None:
 
 def test_what_a_server_does_not_understand_is_not_asked_of_it_again() -> None:
     dialect = Dialect(chat=True)
-    asked = wire.ask(dialect, "m", GERMAN, b"", Lane.PARTIAL)
+    asked = wire.build_request(dialect, "m", GERMAN, b"", Lane.PARTIAL)
     no_priority = b'{"error": {"message": "Got priority 3 but Priority scheduling is not enabled."}}'
-    assert wire.read(dialect, asked, GERMAN, 400, {}, no_priority) == Learned() and not dialect.priority
+    assert (
+        wire.parse_response(dialect, asked, GERMAN, 400, {}, no_priority) == RequestSimplified()
+        and not dialect.priority
+    )
     # One that was under way at the same time has learned it too.
-    assert wire.read(dialect, asked, GERMAN, 400, {}, no_priority) == Learned()
-    asked = wire.ask(dialect, "m", GERMAN, b"", Lane.PARTIAL)
+    assert wire.parse_response(dialect, asked, GERMAN, 400, {}, no_priority) == RequestSimplified()
+    asked = wire.build_request(dialect, "m", GERMAN, b"", Lane.PARTIAL)
     unexpected = b'{"detail": "Unexpected fields in the request: {\'continue_final_message\'}"}'
-    assert wire.read(dialect, asked, GERMAN, 422, {}, unexpected) == Learned() and not dialect.forced
-    asked = wire.ask(dialect, "m", GERMAN, b"", Lane.PARTIAL)
-    assert isinstance(wire.read(dialect, asked, GERMAN, 422, {}, unexpected), Failed), "nothing is left to leave out"
+    assert (
+        wire.parse_response(dialect, asked, GERMAN, 422, {}, unexpected) == RequestSimplified() and not dialect.forced
+    )
+    asked = wire.build_request(dialect, "m", GERMAN, b"", Lane.PARTIAL)
+    assert isinstance(wire.parse_response(dialect, asked, GERMAN, 422, {}, unexpected), RequestFailed), (
+        "nothing is left to leave out"
+    )
     plain = Dialect()
-    asked = wire.ask(plain, "m", GERMAN, b"", Lane.FINAL)
-    assert wire.read(plain, asked, GERMAN, 400, {}, b"verbose_json is not supported") == Learned()
-    assert wire.ask(plain, "m", PLAIN, b"", Lane.FINAL).form["response_format"] == "json"
+    asked = wire.build_request(plain, "m", GERMAN, b"", Lane.FINAL)
+    assert wire.parse_response(plain, asked, GERMAN, 400, {}, b"verbose_json is not supported") == RequestSimplified()
+    assert wire.build_request(plain, "m", PLAIN, b"", Lane.FINAL).form["response_format"] == "json"
 
 
 @pytest.mark.parametrize(
@@ -173,9 +185,11 @@ JSON = st.recursive(
 )
 def test_no_answer_is_too_strange(status: int, body: bytes, headers: dict[str, str], chat: bool) -> None:
     dialect = Dialect(chat=chat)
-    asked = wire.ask(dialect, "m", GERMAN, b"", Lane.FINAL)
-    outcome = wire.read(dialect, asked, GERMAN, status, headers, body)
-    assert isinstance(outcome, Said | Busy | Learned | Failed) and (status == 200) >= isinstance(outcome, Said)
+    asked = wire.build_request(dialect, "m", GERMAN, b"", Lane.FINAL)
+    outcome = wire.parse_response(dialect, asked, GERMAN, status, headers, body)
+    assert isinstance(outcome, Recognised | ServerBusy | RequestSimplified | RequestFailed) and (
+        status == 200
+    ) >= isinstance(outcome, Recognised)
     assert isinstance(wire.recognise(Dialect(), "auto", "m", status, body), str)
 
 
