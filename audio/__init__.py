@@ -3,8 +3,12 @@
 `Detector` holds all legs; a `Leg` takes RTP packets or stream chunks; `Detector.step` gives back detections. Nothing
 here does I/O, reads a clock or starts a thread: `now` is always an argument.
 
-Errors: `RtpError` (a `ValueError`) is the peer's fault and never leaves `Leg.receive_rtp`; `WeightsError` is the
-installation's; `ValueError` from `Leg.read` and `Detector.open` is the caller's; an `AssertionError` is ours.
+AudioError
+├── RtpError       a datagram is no RTP packet: the peer's fault, which never leaves `Leg.receive_rtp`; a ValueError
+├── OpusError      a packet is damaged: the peer's fault, which never leaves the leg either; a ValueError
+└── WeightsError   the VAD's weights are not installed: the installation's fault
+
+A plain `ValueError` from `Leg.read` and `Detector.open` is the caller's fault, an `AssertionError` ours.
 """
 
 from audio.codecs.codec import Codec

@@ -53,6 +53,8 @@ class ChunkClock:
         if abs(deviation - chunks * size) > SNAP:
             return position
         if not chunks:
+            # Twilio rounds its timestamps to milliseconds. So the audio follows what came before, and only a mean
+            # deviation, of a clock that runs differently, moves a leg, while it is silent.
             self._deviation += (deviation - self._deviation) / 16
             if silent and abs(self._deviation) > ADOPT:
                 moved, self._deviation = round(self._deviation), 0.0

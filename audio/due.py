@@ -51,7 +51,8 @@ class DueTime:
             overtaken = False
         self._received = timeline.received
         if self._transport == "rtp":
-            # Each window has the reorder wait, counted from when the wall clock is at its end.
+            # Each window has the reorder wait, counted from when the wall clock is at its end. Counted from arrivals,
+            # each stall would make all later windows wait longer.
             assert self._clock.origin_s is not None
             self._give_up(0, self._clock.origin_s + self._jitter_s)
         elif timeline.gaps and not overtaken:

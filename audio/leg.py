@@ -247,8 +247,7 @@ class Leg:
             self.due.update()
 
     def resume(self, size: int, now: float) -> None:
-        """Let `size` positions that a live sender sends now be of the present if it has paused for `stall_s` or
-        more."""
+        """Skip the pause of a live sender that sends `size` positions now, if it lasted for `stall_s` or more."""
         if self._clock.origin_s is not None and now - self._chunks.arrival_s >= self.due.stall_s:
             self.pass_over(min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2))
 
@@ -283,8 +282,8 @@ class Leg:
         self._timeline.begin, self._chunks.begun_s = start, now
 
     def _place(self, position: int, payload: Payload, *, lost: bool) -> None:
-        audio, floor = self.audio, self.position
-        size = len(payload) // audio.position_bytes
+        audio, floor, width = self.audio, self.position, self.audio.position_bytes
+        size = len(payload) // width
         stop = position + size
         if stop > floor + AHEAD:
             self.refused += size
@@ -301,7 +300,6 @@ class Leg:
             if parts and audio.opus is not None:
                 audio.opus.insert(position, payload)
             return
-        width = audio.position_bytes
         for low, high in parts:
             audio.store(low, payload[(low - position) * width : (high - position) * width])
 

@@ -10,8 +10,8 @@ import numpy as np
 from audio.block import Block
 from audio.codecs import g711
 from audio.codecs.codec import Codec
+from audio.codecs.history import EpochHistory, join
 from audio.codecs.opus import OpusWindows
-from audio.history import EpochHistory, join
 from audio.ring import AHEAD, HISTORY, load, store
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LegAudio:
             window[2 * (low - start) : 2 * (high - start)] = self._decoder.decode(load(self.ring, low, high))
 
     def read(self, start: int, end: int) -> bytes:
-        """See `audio.leg.Leg.read`."""
+        """The received bytes of [start, end), as `audio.leg.Leg.read` documents them."""
         past = (each for each in self._history if start < each.end and each.start < end)
         pieces = [(each.codec, each.read(start, end)) for each in past]
         if end > self._epoch:

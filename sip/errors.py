@@ -4,7 +4,9 @@ SipError
 ├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
 │   ├── SdpError     not SDP (RFC 8866): 400
 │   ├── NotAcceptable   valid SDP, nothing in it that can be used here: 488
-│   └── UnsupportedBody   a body that is no session description: 415
+│   ├── UnsupportedBody   a body that is no session description: 415
+│   └── MetadataError   the metadata of a recording is malformed (`sip.protocol.siprec`): 400
+├── CallFailed       the INVITE of the test phone was refused with `status` (`sip.phone`)
 └── PortsExhausted   every RTP port is in use or resting: the caller is refused with 503
 """
 

@@ -16,6 +16,7 @@ from math import inf
 from typing import Protocol
 
 from asr.engines.runtime import Runtime
+from asr.errors import AsrError
 from asr.server.scheduler import Request
 from asr.utterance import BYTES_PER_S, TimedWord, Utterance
 
@@ -25,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class EngineError(Exception):
+class EngineError(AsrError):
     """The engine cannot go on with this one utterance, but with the others. Anything else it raises ends the process,
     which starts again and replays."""
 
@@ -34,12 +35,12 @@ class EngineError(Exception):
         super().__init__(f"{utterance_id}: {reason}")
 
 
-class EngineExhausted(Exception):
+class EngineExhausted(AsrError):
     """The step needs more memory than there is. It has answered nobody and can be done again, with less in it."""
 
 
-class EngineUnusable(Exception):
-    """It cannot be built here: no weights, the wrong ones, no such device. The message says what to do about it."""
+class EngineUnusable(AsrError):
+    """The engine cannot be built here: no weights, wrong ones, or no such device. The message says what to do."""
 
 
 def first_line(error: BaseException) -> str:

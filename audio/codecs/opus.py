@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from audio.errors import AudioError
 from audio.rtp.clock import Packet
 
 RATE_HZ = 16000
@@ -42,7 +43,7 @@ Piece = tuple[int, NDArray[np.int16]]
 """Samples, and the position of the first."""
 
 
-class OpusError(ValueError):
+class OpusError(AudioError, ValueError):
     """A payload is no Opus packet."""
 
 

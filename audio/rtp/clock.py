@@ -185,6 +185,9 @@ class RtpClock:
         return [PlacedPayload(position, arrival.payload, lost)]
 
     def _behind(self, arrival: PacketArrival) -> list[PlacedPayload]:
+        # A packet that was overtaken fills its own gap and takes back the loss that was counted for it. Only numbers in
+        # `_missing` do so: without that list a copy, which networks make and senders repeat on purpose, would look the
+        # same and make the loss of another packet disappear (RFC 3550 appendix A.3 counts copies as received).
         if arrival.sequence not in self._missing:
             self.duplicates += 1
             return []
@@ -198,6 +201,9 @@ class RtpClock:
         return [PlacedPayload(self.next_position + step, arrival.payload, True)]
 
     def _probation(self, arrival: PacketArrival, floor: int, still: Callable[[], bool]) -> list[PlacedPayload]:
+        # RFC 3550 appendix A.1 restarts at two packets in sequence from a source. That alone would let anybody who
+        # guesses the SSRC move a live stream, so here the stream of now must be overdue as well. The packets are kept
+        # meanwhile, so that the beginning of a genuine new stream is heard.
         self.discarded += 1
         for run in self._runs:
             ahead = _follows(run[-1], arrival)
@@ -236,6 +242,8 @@ class RtpClock:
 
     def _rebase(self, arrival: PacketArrival, floor: int) -> None:
         """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""
+        # The only anchor between two streams is the wall clock: timestamps begin at random (RFC 3550 section 5.1). What
+        # has been placed or consumed never moves, hence the maximum.
         self.ssrc = arrival.ssrc
         self.next_sequence, self.next_timestamp = arrival.sequence, arrival.timestamp
         self.next_position = max(self.arrival_position(arrival.now), self.next_position, floor)
@@ -267,6 +275,7 @@ class RtpClock:
 
     def _drift(self, still: Callable[[], bool]) -> int:
         """How far to move the stream: to where the fastest packets since the last look would have been on time."""
+        # The fastest packet has waited least in queues, so its transit shows the clocks and not the network.
         transit, self.min_transit = self.min_transit, _FAR
         if not DRIFT < abs(transit) < _FAR or not still():
             return 0
@@ -276,7 +285,7 @@ class RtpClock:
     def _measure(self, now: float, position: int) -> None:
         assert self.origin_s is not None
         transit = (now - self.origin_s) * RATE_HZ - position
-        if self.transit is not None:
+        if self.transit is not None:  # RFC 3550 section 6.4.1
             self.jitter += (abs(transit - self.transit) - self.jitter) / 16
         self.transit = transit
         self.min_transit = min(self.min_transit, transit)

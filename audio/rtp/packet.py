@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from audio.errors import AudioError
+
 HEADER = struct.Struct("!BBHII")
 """V P X CC | M PT | sequence | timestamp | SSRC."""
 COMFORT_NOISE = 13
@@ -18,7 +20,7 @@ _EVENT = struct.Struct("!BBH")
 _DIGITS = "0123456789*#ABCD"
 
 
-class RtpError(ValueError):
+class RtpError(AudioError, ValueError):
     """A datagram is not RTP, or a payload is not a telephone event: the peer's fault, to count and to go on from."""
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from audio.errors import AudioError
+
 _MODEL_GRAPH = 7
 _GRAPH_NODE = 1
 _NODE_ATTRIBUTE = 5
@@ -32,7 +34,7 @@ SHA256 = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
 """The hash of `silero_vad.onnx` in Silero VAD 6.2."""
 
 
-class WeightsError(Exception):
+class WeightsError(AudioError):
     """No installed package holds the model file that this code reads, or the file is another one."""
 
 

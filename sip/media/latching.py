@@ -1,8 +1,8 @@
 """Which source address a stream's RTP comes from. No I/O; the time is an argument.
 
 Behind NAT the address in the SDP is not the one that packets come from, so it has to be learned; but whoever finds the
-port must not be able to put audio into a call ("RTP bleed"). One rule: **a source is learned only during probation,
-then locked.**
+port must not be able to put audio into a call ("RTP bleed", CVE-2017-14099; RFC 7362 describes latching). One rule: **a
+source is learned only during probation, then locked.**
 
 - Probation begins with every offer/answer, and again after `SILENCE_S` without a packet from the locked source.
 - A packet from the address in the SDP ends probation at once.
@@ -101,6 +101,8 @@ class SourceLatch:
             self._note(datagram)
             return ((datagram, now),)
         if self.source is not None:
+            # The latch opens for another source only after a silence. Without that, packets from anywhere could take a
+            # stream over while its sender is alive.
             if now - self.last_packet_s < SILENCE_S:
                 if address in (self._expected, self._first):
                     return self._try(datagram, address, now)
@@ -115,6 +117,8 @@ class SourceLatch:
         if address == self._expected:
             return self._lock(address, ((datagram, now),), now)
         if address == self._previous:
+            # After a re-INVITE (a transfer, say) packets of the old source are still on their way; locked at once, they
+            # would keep the new source out until it had proved itself.
             if now - self._since_s >= PROBATION_S:
                 return self._lock(address, ((datagram, now),), now)
             return ((datagram, now),)

@@ -17,7 +17,7 @@ from asr.engines.qwen.device import selfcheck
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.device.selfcheck import hear
+from asr.engines.qwen.device.selfcheck import check_frames
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request
@@ -139,11 +139,11 @@ def test_a_device_on_which_nothing_is_right_is_refused(said: list[list[int]]) ->
 def test_sound_that_comes_out_wrong_is_refused() -> None:
     extractor, host = Qwen3ASRFeatureExtractor(), torch.device("cpu")
     plain = FrontEnd(extractor, host, Direct())
-    hear(FrontEnd(extractor, host, Direct()), plain)
+    check_frames(FrontEnd(extractor, host, Direct()), plain)
 
     class Late(FrontEnd):
         def _upsampled(self, sound: Tensor) -> Tensor:
             return super()._upsampled(sound).roll(1)
 
     with pytest.raises(EngineUnusable, match="frames of sound differ"):
-        hear(Late(extractor, host, Direct()), plain)
+        check_frames(Late(extractor, host, Direct()), plain)

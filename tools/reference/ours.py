@@ -136,13 +136,13 @@ class Aligner:
             loaded.model.model.audio_tower.n_window_infer = round(100 * WHOLE.window_s)
         self._aligner = QwenAligner(loaded)
         self._chances: list[torch.Tensor] = []
-        read = self._aligner._read
+        classify = self._aligner._classify
 
-        def noted(heard: Any, placed: Any) -> list[torch.Tensor]:
-            self._chances = read(heard, placed)
+        def noted(embeddings: Any, placed: Any) -> list[torch.Tensor]:
+            self._chances = classify(embeddings, placed)
             return self._chances
 
-        self._aligner._read = noted  # type: ignore[method-assign]
+        self._aligner._classify = noted  # type: ignore[method-assign]
 
     def align(self, spoken: Sequence[AlignRequest]) -> list[Timed]:
         """In one call."""

@@ -22,7 +22,7 @@ STEP_S = 0.02
 
 
 class MoonshineEngine:
-    """See `asr.engines.interface.Engine`.
+    """Implements `asr.engines.interface.Engine`.
 
     A step gives the requests to the threads, the most urgent first; each works on one until it has its answer or the
     time is up, and goes on with the next. A call of the network takes 2 ms for a token, and for the encoder some 5 ms

@@ -21,6 +21,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from asr.engines.moonshine.tokens import BEGIN, Tokens
+from asr.errors import AsrError
 
 RATE_HZ = 16000
 
@@ -31,7 +32,7 @@ Cache = dict[str, NDArray[np.float32]]
 """Keys and values of the decoder, by the name under which it takes them: of what it has said, and of the audio."""
 
 
-class ModelError(Exception):
+class ModelError(AsrError):
     """onnxruntime could not compute this call."""
 
 

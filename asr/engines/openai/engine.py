@@ -54,7 +54,7 @@ class _Attempt:
 
 
 class RemoteEngine:
-    """See the module.
+    """Implements `asr.engines.interface.Engine` by requests to a server.
 
     Args:
         parallel: the most requests that are under way at once; files have half of them at most.

@@ -1,8 +1,9 @@
 """The audio tower over growing utterances: what is finished is computed once, and many utterances share one pass.
 
 Convolutions look at seconds (chunks of 100 frames), attention at windows of some seconds and no further, so a finished
-window has its final embeddings. Both depend on the loudest frame so far, to which frames are clamped: a louder one
-makes them anew, or not, as `Settling` says.
+window has its final embeddings. Both depend on the loudest frame so far: as Whisper's (arXiv 2212.04356), the features
+are clamped to 8 powers of ten below it. When a louder frame comes, finished windows are computed anew or not, as
+`Settling` says: anew for each partial, a call that grows louder would cost its whole audio at every word.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Encoder:
         self.counters = EncoderCounters()
 
     def capture(self) -> int:
-        """See `Tower.capture`."""
+        """Record the graphs of the tower. Returns their number."""
         return self.tower.capture()
 
     def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:

@@ -196,6 +196,7 @@ class QwenEngine:
         except (MemoryError, RuntimeError) as error:
             if not memory.exhausted(error):
                 raise
+            # Only `_answers` changes what has been decoded, so everything can be asked again with less in the step.
             raise EngineExhausted(first_line(error)) from None
         names = {session.utterance.id for session in sessions}
         self.allocator.in_flight |= names

@@ -37,7 +37,11 @@ class Eager:
 
 
 class Captured:
-    """CUDA graphs: one call starts all kernels of a function. They share one pool of memory."""
+    """CUDA graphs: one call starts all kernels of a function. They share one pool of memory.
+
+    A graph keeps the addresses of its inputs: a tensor that was made anew would be read where the old one was, without
+    an error. So inputs are copied into tensors that stay.
+    """
 
     fixed = True
 

@@ -7,7 +7,7 @@ import pytest
 
 from audio.codecs.codec import Codec
 from audio.codecs.g711 import alaw_decode, alaw_encode, ulaw_decode, ulaw_encode
-from audio.history import EpochHistory, join
+from audio.codecs.history import EpochHistory, join
 
 
 def test_names_clocks_and_sizes_are_those_of_the_rfcs() -> None:
