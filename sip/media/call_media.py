@@ -87,13 +87,13 @@ class CallMedia:
     ) -> SessionDescription:
         """Our offer of what is agreed, with both directions again where the peer holds (RFC 6337 section 5.3). `last`:
         our description in force."""
-        wanted = Direction.RECVONLY if self._listens_only else Direction.SENDRECV
-        return self.answer(last, tuple(replace(each, direction=wanted) for each in streams), template, also=codecs)
+        direction = Direction.RECVONLY if self._listens_only else Direction.SENDRECV
+        return self.answer(last, tuple(replace(each, direction=direction) for each in streams), template, also=codecs)
 
     def answer(
         self, offer: SessionDescription, streams: Streams, template: SessionDescription, *, also: Sequence[Codec] = ()
     ) -> SessionDescription:
-        """Our answer to an offer of which these streams are wanted. `template` has PJSIP's origin line; `also`: see
+        """Our answer to an offer, which accepts these streams. `template` has PJSIP's origin line; `also`: see
         `make_answer`."""
         sockets = {stream.index: self._socket(stream) for stream in streams}
         ports = {index: socket.mapped[1] if socket.mapped else socket.port for index, socket in sockets.items()}

@@ -64,7 +64,7 @@ class Nat:
         self._server: Address | None = None
         """None: not known, or it does not answer."""
         self._spares: deque[Spare] = deque()
-        self._taken = asyncio.Event()
+        self._popped = asyncio.Event()
         self.address = ""
         """The last public address that was learned; "" before that."""
         self.answered = self.unanswered = 0
@@ -75,9 +75,9 @@ class Nat:
     def spares(self) -> int:
         return len(self._spares)
 
-    def take(self) -> Spare | None:
+    def pop_spare(self) -> Spare | None:
         """Ports whose place is known; None when there are none."""
-        self._taken.set()
+        self._popped.set()
         if not self._spares:
             return None
         self.held -= 1
@@ -92,7 +92,7 @@ class Nat:
             found = await loop.getaddrinfo(self._name, self._port, family=socket.AF_INET, type=socket.SOCK_DGRAM)
             server = (str(found[0][4][0]), self._port)
             with bound_udp(self._host, port) as own:
-                mapped = await self._ask(own.fileno(), server)
+                mapped = await self._query(own.fileno(), server)
         except OSError as error:
             self._failed(str(error))
             return
@@ -118,11 +118,11 @@ class Nat:
                     await asyncio.sleep(RETRY_S)
                     await self.find(0)
                     continue
-                self._taken.clear()
+                self._popped.clear()
                 await self._fill(ports, reports=reports)
                 try:
                     async with asyncio.timeout(FRESH_S / SPARES):
-                        await self._taken.wait()
+                        await self._popped.wait()
                 except TimeoutError:
                     await self._refresh(ports)
         finally:
@@ -175,12 +175,12 @@ class Nat:
     async def _where(self, fileno: int) -> Address | None:
         if self._server is None:
             return None
-        mapped = await self._ask(fileno, self._server)
+        mapped = await self._query(fileno, self._server)
         if mapped is None:
             self._failed("no answer")
         return mapped
 
-    async def _ask(self, fileno: int, server: Address) -> Address | None:
+    async def _query(self, fileno: int, server: Address) -> Address | None:
         loop = asyncio.get_running_loop()
         binding, over = Binding(loop.time()), asyncio.Event()
         # A descriptor of its own: the other one may be closed meanwhile, and its number given to somebody else.

@@ -148,10 +148,10 @@ class RtpReceiver:
 
     def _update_filters(self, now: float) -> None:
         """Close sockets to other sources while the stream's own is heard; in its silence another may be learned."""
-        wanted = self._latched & (now - self.last_packet_s < SILENCE_S)
-        for slot in np.flatnonzero(wanted != self._filtered).tolist():
-            self._readers[slot][1].filter_sources(bool(wanted[slot]))
-            self._filtered[slot] = wanted[slot]
+        filtered = self._latched & (now - self.last_packet_s < SILENCE_S)
+        for slot in np.flatnonzero(filtered != self._filtered).tolist():
+            self._readers[slot][1].filter_sources(bool(filtered[slot]))
+            self._filtered[slot] = filtered[slot]
 
     def _grow(self) -> None:
         """Twice the slots."""
@@ -273,12 +273,12 @@ class RtpReceiver:
             return round_
         candidates = locked[round_]
         which = round_[candidates]
-        taken = candidates.copy()
-        taken[candidates] = self._detector.receive(datagrams, which, rows[which])
-        plain = round_[taken]
+        placed = candidates.copy()
+        placed[candidates] = self._detector.receive(datagrams, which, rows[which])
+        plain = round_[placed]
         self.last_packet_s[slots[plain]] = datagrams.arrivals[plain]
         self.packets[slots[plain]] += 1
-        return round_[~taken]
+        return round_[~placed]
 
     def _deliver_one(self, buffers: _Buffers, index: int, target: DatagramTarget) -> None:
         if buffers.messages["flags"][index] & socket.MSG_TRUNC:
@@ -292,8 +292,8 @@ class RtpReceiver:
         found: NDArray[np.bool_] = buffers.keys[: len(slots)] == self._source[slots]
         if self._open6:
             which = np.flatnonzero(found & self._speaks6[slots])
-            sent, wanted = buffers.keys6[which], self._source6[slots[which]]
-            found[which] = (sent[:, 0] == wanted[:, 0]) & (sent[:, 1] == wanted[:, 1])
+            sent, locked = buffers.keys6[which], self._source6[slots[which]]
+            found[which] = (sent[:, 0] == locked[:, 0]) & (sent[:, 1] == locked[:, 1])
         return found
 
 

@@ -43,9 +43,9 @@ def program(sources: Iterable[Address], ssrc: int | None = None) -> list[Instruc
         loads = [(_LOAD_WORD, _NETWORK_HEADER + _SOURCE_AT[family] + 4 * at, word) for at, word in enumerate(words)]
         loads.append((_LOAD_HALF, 0, port))
         length = 2 * len(loads) + 1
-        for at, (load, offset, wanted) in enumerate(loads):
+        for at, (load, offset, value) in enumerate(loads):
             made.append((load, 0, 0, offset))
-            made.append((_JUMP_IF_EQUAL, 0, length - 2 * at - 2, wanted))  # else on to the next source
+            made.append((_JUMP_IF_EQUAL, 0, length - 2 * at - 2, value))  # else on to the next source
         made.append((_RETURN, 0, 0, _ALL))
     if ssrc is not None:
         made += [(_LOAD_WORD, 0, 0, _SSRC_AT), (_JUMP_IF_EQUAL, 0, 1, ssrc), (_RETURN, 0, 0, _ALL)]

@@ -177,7 +177,7 @@ class RegisteredAccount(Account):
         if not self._following or not self.left.is_set():
             return  # it registers when it begins, or when the registrar has answered
         if self.registration.state == "registered":
-            self._ask(True)
+            self._send_register(True)
         elif self._rotation.current is None:
             self._change("resolving", 0, "")
         elif self.registration.state != "registering":
@@ -204,7 +204,7 @@ class RegisteredAccount(Account):
             return False
         if self.left.is_set():
             self.left.clear()
-            self._ask(False)
+            self._send_register(False)
         return True
 
     def on_connection_lost(self, address: str, port: int) -> None:
@@ -226,7 +226,7 @@ class RegisteredAccount(Account):
             soon, was_leaving = asyncio.get_running_loop().call_soon, not self.left.is_set()
             self._change("registered" if active else "unregistered", prm.code, prm.reason)
             if active and not self._held:
-                soon(self._ask, False)
+                soon(self._send_register, False)
             elif active:
                 self.left.set()
             elif was_leaving and self._held and self._following:
@@ -278,7 +278,7 @@ class RegisteredAccount(Account):
             self._change("failed", 0, error.reason)
             self._again(0)
 
-    def _ask(self, registered: bool) -> None:
+    def _send_register(self, registered: bool) -> None:
         """Send a REGISTER: refresh the registration, or take it back."""
         if self.is_open:
             with contextlib.suppress(pj.Error):  # one is under way, and its answer brings the next step

@@ -288,7 +288,7 @@ class CallControl:
             self._loop,
             family=family,
             cname=self.cname,
-            spare=self._addresses.nat.take() if family == "IP4" else None,
+            spare=self._addresses.nat.pop_spare() if family == "IP4" else None,
         )
 
     def local_address(self, family: Family, peer: str) -> str:

@@ -66,15 +66,15 @@ class StackLog(pj.LogWriter):  # type: ignore[misc]
 
     @guarded
     def write(self, entry: Any) -> None:
-        if self.traced and entry.level == trace.LEVEL and (seen := trace.parse(entry.msg)) is not None:
+        if self.traced and entry.level == trace.LEVEL and (message := trace.parse(entry.msg)) is not None:
             log.info(
                 "sip",
-                direction=seen.direction,
-                peer=seen.peer,
-                transport=seen.transport,
-                bytes=seen.size,
-                external_id=seen.call_id,
-                message=seen.message,
+                direction=message.direction,
+                peer=message.peer,
+                transport=message.transport,
+                bytes=message.size,
+                external_id=message.call_id,
+                message=message.message,
             )
             return
         if entry.level > self.level:

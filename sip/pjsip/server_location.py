@@ -78,15 +78,15 @@ async def locate(
     if port or "." not in host.strip("."):  # a single word is a name of this network, in no zone that has such records
         only = transport or _default(transports)
         return Location(_servers(only, port or default_port(only), await look_up(host)))
-    ask = partial(_ask, executor)
+    query = partial(_query, executor)
     usable = [each for each in _WITHOUT_NAPTR if each in transports]
     if transport:
         services, uncertain = [(transport, f"{_SERVICES[transport]}.{host}")], False
     else:
-        naptr = await ask(host, "NAPTR")
+        naptr = await query(host, "NAPTR")
         services, uncertain = _services(naptr.found, transports), not naptr.certain
         services = services or [(each, f"{_SERVICES[each]}.{host}") for each in usable]
-    answers = await asyncio.gather(*(ask(name, "SRV") for _, name in services))
+    answers = await asyncio.gather(*(query(name, "SRV") for _, name in services))
     uncertain = uncertain or not all(answer.certain for answer in answers)
     records = [(kind, each) for (kind, _), answer in zip(services, answers, strict=True) for each in answer.found]
     if not records:
@@ -127,7 +127,7 @@ def _text(name: Any) -> str:
     return str(name.to_text(omit_final_dot=True)).removeprefix(".")
 
 
-async def _ask(executor: Executor | None, name: str, kind: str) -> _Records:
+async def _query(executor: Executor | None, name: str, kind: str) -> _Records:
     return await asyncio.get_running_loop().run_in_executor(executor, query, name, kind)
 
 
@@ -139,8 +139,8 @@ def query(name: str, kind: str) -> _Records:
     import dns.resolver
 
     try:
-        asked = dns.name.from_text(name, origin=dns.name.root)
-        answer = resolver().resolve(asked, kind, lifetime=ANSWER_S)
+        query_name = dns.name.from_text(name, origin=dns.name.root)
+        answer = resolver().resolve(query_name, kind, lifetime=ANSWER_S)
         return _Records(tuple(answer.rrset.processing_order())[:MAX_RECORDS] if answer.rrset else ())
     except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
         return _Records()

@@ -99,8 +99,8 @@ class Challenger:
         algorithm = _ALGORITHMS[name]
         second = _hex(algorithm, method, fields["uri"])
         middle = (fields["nc"], fields["cnonce"], fields["qop"]) if counted else ()
-        wanted = _hex(algorithm, first, nonce, *middle, second)
-        if not hmac.compare_digest(_bytes(wanted), _bytes(fields["response"].lower())):
+        expected = _hex(algorithm, first, nonce, *middle, second)
+        if not hmac.compare_digest(_bytes(expected), _bytes(fields["response"].lower())):
             self._guesses.take(guesser, now)
             return "bad", user, "password"
         if not 0 <= now - int(stamp.split(".")[0], 16) <= NONCE_S:
@@ -138,12 +138,12 @@ def same_target(uri: str, request_uri: str) -> bool:
     ours, theirs = _TARGET.fullmatch(request_uri), _TARGET.fullmatch(uri)
     if ours is None or theirs is None:
         return uri == request_uri
-    user, wanted = theirs[2], ours[2]
+    user, own_user = theirs[2], ours[2]
     return (
         ours[1].lower() == theirs[1].lower()
         and ours[3].strip("[]").lower() == theirs[3].strip("[]").lower()
         and (ours[4] or "5060") == (theirs[4] or "5060")
-        and (user is None or unquote(user) == unquote(wanted or ""))
+        and (user is None or unquote(user) == unquote(own_user or ""))
     )
 
 

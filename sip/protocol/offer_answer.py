@@ -253,8 +253,8 @@ def channels_of(codec: Codec) -> int:
 
 def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
     """Digits by the clock of the audio (RFC 4733 section 2.1), or, beside Opus, by the one that all others have."""
-    told = (f for f in reversed(formats) if f.encoding == EVENTS and f.payload_type >= FIRST_DYNAMIC)
-    found = {f.clock_hz: f for f in told}
+    dynamic = (f for f in reversed(formats) if f.encoding == EVENTS and f.payload_type >= FIRST_DYNAMIC)
+    found = {f.clock_hz: f for f in dynamic}
     return found.get(codec.clock_rate_hz) or found.get(8000)
 
 

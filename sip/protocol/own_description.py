@@ -129,18 +129,18 @@ def _formats(
 
     `types`, `events`: payload types that are in use, by codec and by clock; `clocks`: of further telephone-events.
     """
-    taken = {*types.values(), *events.values()}
+    in_use = {*types.values(), *events.values()}
 
-    def free(wanted: int) -> int:
-        found = wanted if wanted not in taken else next(number for number in _DYNAMIC if number not in taken)
-        taken.add(found)
+    def free(preferred: int) -> int:
+        found = preferred if preferred not in in_use else next(number for number in _DYNAMIC if number not in in_use)
+        in_use.add(found)
         return found
 
     coded = {codec: types[codec] if codec in types else free(codec.payload_type) for codec in codecs}
-    told = dict(sorted((dict(events) | {clock: free(TELEPHONE_EVENT[clock]) for clock in sorted(clocks)}).items()))
+    numbered = dict(sorted((dict(events) | {clock: free(TELEPHONE_EVENT[clock]) for clock in sorted(clocks)}).items()))
     attributes = [attribute for codec, number in coded.items() for attribute in _described(codec, number)]
-    attributes += [attribute for clock, number in told.items() for attribute in _telephone_event(number, clock)]
-    return tuple(map(str, (*coded.values(), *told.values()))), attributes
+    attributes += [attribute for clock, number in numbered.items() for attribute in _telephone_event(number, clock)]
+    return tuple(map(str, (*coded.values(), *numbered.values()))), attributes
 
 
 def _refused(offered: MediaDescription) -> MediaDescription:

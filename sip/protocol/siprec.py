@@ -191,17 +191,17 @@ class Recording:
         `unmixed_place` and `of`: its place among those that are no mix, and how many those are. Metadata that says of
         nobody which streams are theirs pairs participants and such streams in their order, when they are as many.
         """
-        wanted = self._wanted(label, place)
+        chosen = self._streams_of(label, place)
         if self._sends:
             return tuple(
                 self._participants[identity]
                 for identity, streams in self._sends.items()
-                if identity in self._participants and streams & wanted
+                if identity in self._participants and streams & chosen
             )
         people = list(self._participants.values())
         if self._streams:
             single = [identity for identity in self._streams if identity not in self._mixes]
-            places = [number for number, identity in enumerate(single) if identity in wanted]
+            places = [number for number, identity in enumerate(single) if identity in chosen]
             of = len(single)
         else:
             places = [place if unmixed_place is None else unmixed_place]
@@ -209,14 +209,14 @@ class Recording:
 
     def is_mixed(self, label: str, place: int) -> bool:
         """Whether a stream carries everybody who is heard in the others. `label` and `place` as for `speakers`."""
-        return label.casefold() in _MIXED or not self._mixes.isdisjoint(self._wanted(label, place))
+        return label.casefold() in _MIXED or not self._mixes.isdisjoint(self._streams_of(label, place))
 
     def identities(self) -> tuple[str, ...]:
         """URIs, their user parts, and names of all participants."""
         found = (text for each in self._participants.values() for text in (each.aor, each.user, each.name))
         return tuple(dict.fromkeys(filter(None, found)))
 
-    def _wanted(self, label: str, place: int) -> set[str]:
+    def _streams_of(self, label: str, place: int) -> set[str]:
         """The metadata's streams that a stream of the SDP is."""
         if not label:
             return set(list(self._streams)[place : place + 1])
@@ -231,9 +231,11 @@ def same_people(before: Collection[Participant], now: Collection[Participant]) -
     )
 
 
-def _mixes(streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], said: Collection[str]) -> frozenset[str]:
-    """The streams that are said to be a mix, and those of several speakers each of whom has another stream alone."""
-    found = {stream for stream, label in streams.items() if stream in said or label.casefold() in _MIXED}
+def _mixes(
+    streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], declared: Collection[str]
+) -> frozenset[str]:
+    """The streams that are declared a mix, and those of several speakers each of whom has another stream alone."""
+    found = {stream for stream, label in streams.items() if stream in declared or label.casefold() in _MIXED}
     senders = Counter(stream for each in sends.values() for stream in each)
     shared = {stream for stream, number in senders.items() if number > 1}
     not_alone = {stream for each in sends.values() if each <= shared for stream in each}
