@@ -316,7 +316,8 @@ def line_of(account: SipAccount) -> str:
 
 
 def instance_of(worker: str) -> str:
-    """What tells the worker of that name from others at a registrar (RFC 5626 section 4.1), the same at each start."""
+    """The instance ID that tells the worker of that name from others at a registrar (RFC 5626 section 4.1), the same at
+    each start."""
     return f"<{uuid5(_WORKERS, worker).urn}>"
 
 

@@ -33,7 +33,7 @@ class _Peer:
     reachable: bool
     """Without such a connection requests reach it too, as far as its Contact tells."""
     cseq: int = 0
-    """Of the newest request that PJSIP has taken into the dialog, after the INVITE."""
+    """The CSeq of the newest request that PJSIP has taken into the dialog, after the INVITE."""
 
 
 class PeerChecks:
