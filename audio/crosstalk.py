@@ -20,7 +20,7 @@ from audio.rtp.clock import RATE_HZ
 BEFORE = 400 * RATE_HZ // 1000
 """Samples of the other leg before the stretch that are looked at: the longest delay is a little less."""
 AFTER = 100 * RATE_HZ // 1000
-"""And behind it: the clocks of two legs may differ by so much."""
+"""Samples of the other leg behind the stretch that are looked at: the clocks of two legs may differ by so much."""
 TAPS, LEAD = 128, 32
 """The length of the filter, and the part of it before the delay that was found."""
 LONGEST_LEAD, LONGEST = LEAD - AFTER, BEFORE - TAPS - 1
@@ -54,7 +54,8 @@ class Likeness:
 
 
 def likenesses(own: NDArray[np.int16], other: NDArray[np.int16], near: int | None = None) -> Iterator[Likeness]:
-    """That at a delay within 8 ms of `near`, if that is known, and that at the likeliest delay if it is another one.
+    """The likeness at a delay within 8 ms of `near`, if that is known, and that at the likeliest delay if it is another
+    one.
 
     `own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), from BEFORE samples before on.
     """
@@ -91,7 +92,8 @@ def _flat(samples: NDArray[np.int16]) -> Floats:
 
 
 def _correlation(here: Floats, there: Floats) -> NDArray[Any]:
-    """Its size by lag, modulo its length, of the stretch and the other leg, which begins BEFORE samples earlier."""
+    """The size of the correlation by lag, modulo its length, of the stretch and the other leg, which begins BEFORE
+    samples earlier."""
     size = 1 << (len(there) + TAPS).bit_length()
     cross = np.fft.rfft(here, size) * np.conj(np.fft.rfft(there, size))
     cross *= np.maximum(np.abs(cross), 1e-9) ** -WHITE

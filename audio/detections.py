@@ -18,7 +18,7 @@ class SpeechOnset:
 
     leg: Leg
     start: int
-    """Its first voiced position."""
+    """The first voiced position."""
     audio_start: int
     """`start` less the pre-roll, never before the end of the utterance before: recognise from here."""
     cut_from: int

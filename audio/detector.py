@@ -175,7 +175,7 @@ class Detector:
         yield self._drain()
 
     def _due(self, rows: Rows, now: float, horizon: NDArray[np.float64]) -> Rows:
-        """Those of the rows whose next window is complete or overdue, and lies within `horizon`."""
+        """The rows whose next window is complete or overdue, and lies within `horizon`."""
         table = self.table
         stop = table.consumed[rows] + WINDOW
         waiting = (table.received[rows] >= stop) | (now >= table.base_s[rows] + stop * 0.000125)
@@ -370,7 +370,7 @@ class Detector:
 
     @property
     def shards(self) -> int:
-        """In how many shards to step, so that the first leg of many does not wait for the last."""
+        """The number of shards to step, so that the first leg of many does not wait for the last."""
         used = sum(block.free_rows < ROWS for block in self._blocks)
         return 1 if used <= 2 else 2
 

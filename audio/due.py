@@ -38,7 +38,7 @@ class DueTime:
         """How long a stream that sends nothing is waited for; infinity: until its next chunk."""
 
     def wait(self, *, endless: bool) -> None:
-        """From its next chunk on, wait for a stream that sends nothing without end, or as long as at the beginning."""
+        """Wait, from the next chunk on, for a stream that sends nothing without end, or as long as at the beginning."""
         self.stall_s = NEVER if endless else self._patience_s
 
     def update(self) -> None:

@@ -24,7 +24,8 @@ SWAPPED = 1.6
 SMOOTH, LAWS, PCM = 0.8, 1.5, 2.2
 """G.711 is something else if that is smoother than this, and the codes as declared are so many times rougher."""
 SPEECH, TONE = 0.4, 1.75
-"""So smooth is nothing else, and so rough is a whistle near 3,400 Hz, of which each second code is smooth."""
+"""Audio smoother than 0.4 is what was declared. So is audio rougher than 1.75: a whistle near 3,400 Hz, of which each
+second code is smooth."""
 ROUGH, ENTROPY = 1.2, 7.7
 """Compressed or encrypted audio is as rough as noise, and its bytes have more bits; noise in G.711 has 7.4."""
 QUIET = 64
@@ -34,7 +35,7 @@ LEAST_DC = 512
 SLOW = 0.8
 """Audio that comes at less than this of its speed, and steadily so, has another rate than was declared."""
 STEADY_S, STEADY = 8, 0.05
-"""For so many seconds in a row the speed of each is that of all, to within this."""
+"""A speed is steady when that of each of these seconds is the mean, to within this."""
 CONTAINERS = {
     b"RIFF": "a WAV file with its header", b"\x1aE\xdf\xa3": "WebM or Matroska", b"OggS": "Ogg", b"fLaC": "FLAC",
     b"ID3\x03": "MP3", b"ID3\x04": "MP3", b"FORM": "an AIFF file", b"caff": "a CAF file",

@@ -38,7 +38,7 @@ class UtteranceState(Protocol):
 
 
 class Leg:
-    """Made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
+    """A leg is made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
 
     __slots__ = (
         "_chunks", "_clock", "_closed_at", "_keyed", "_overlaps", "_overdue", "_payload_type", "_refusing", "_timeline",

@@ -88,7 +88,7 @@ class LegRow:
         self.table, self.row, self.cells = table, row, table.cells
 
     def move(self, table: LegTable, row: int) -> None:
-        """To another row, values and all."""
+        """Move to another row, values and all."""
         table.copy(row, self.table, self.row)
         self.table, self.row, self.cells = table, row, table.cells
 

@@ -1,4 +1,4 @@
-"""From 8 to 16 kHz, however a stream is cut: a causal half-band FIR."""
+"""Resamples from 8 to 16 kHz, however a stream is cut, by a causal half-band FIR."""
 
 from __future__ import annotations
 

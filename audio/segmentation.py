@@ -24,7 +24,7 @@ BLOCK = MAX_BATCH * WINDOW
 LOUD_SPAN = 400
 """Positions about a cut that say whether it lies in a sound: 50 ms."""
 LOUD_PART = 0.1
-"""And from which part of the utterance's level on (RMS) it does: -20 dB."""
+"""A cut lies in a sound if the level (RMS) about it is more than this part of the utterance's: -20 dB."""
 
 _NO_LEG: Any = None
 

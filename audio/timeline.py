@@ -19,7 +19,7 @@ from audio.ring import RING
 Span = tuple[int, int]
 MAX_GAPS = 1024
 MAX_SILENCES = 4096
-"""In the 41 s that are remembered."""
+"""The most silences in the 41 s that are remembered."""
 
 
 class LegTimeline:
@@ -39,7 +39,7 @@ class LegTimeline:
 
     @property
     def received(self) -> int:
-        """Up to here there is nothing left to wait for."""
+        """The position up to which there is nothing left to wait for."""
         return self.gaps[0][0] if self.gaps else self.end
 
     def claim(self, start: int, stop: int, floor: int, *, lost: bool) -> list[Span]:

@@ -80,7 +80,7 @@ class AdmissionCounters:
         ),
         name="sip_auth_failures",
     )
-    """By `sip.protocol.digest.Reason`."""
+    """Counts by `sip.protocol.digest.Reason`."""
     unreadable: int = counter("Counts SIP messages that were dropped without an answer because they could not be read.")
     errors: int = counter("Counts SIP requests that were refused because an error in the worker prevented their check.")
 
@@ -166,11 +166,11 @@ class Admission:
             log.info("a SIP message that cannot be read was dropped", begins=first, held_back=held_back)
 
     def user_of(self, call_id: str, source: str) -> str | None:
-        """By whose credentials an address that may not call was let in with a call; None when it was not."""
+        """The user by whose credentials an address that may not call was let in with a call; None when it was not."""
         return self._filter.user_of(call_id, source)
 
     def log_refused(self, source: str, status: int, reason: str = "", *, method: str = "INVITE") -> None:
-        """Once per source, status and minute."""
+        """Log it once per source, status and minute."""
         held_back = self._once.due(f"{peer_key(source)} {status}", self._clock())
         if held_back is not None:
             reason = reason or ("not on the access list (sip.allow)" if status == 403 else "full, or too fast")
@@ -222,7 +222,7 @@ class Admission:
         return self.challenger.challenge(self._clock(), source=self._challenged_source, stale=self._stale)
 
     def _credentials(self, request: RequestHead, text: Callable[[], str]) -> tuple[Credentials, str]:
-        """Those of an INVITE, and whose they are."""
+        """The credentials of an INVITE, and their user."""
         if not self.challenger or self._unasked(request.source):
             return UNASKED
         self._stale, self._challenged_source = False, peer_key(request.source)
@@ -248,7 +248,7 @@ class Admission:
         return verdict, user
 
     def _log_failed(self, source: str, user: str, reason: Reason, now: float) -> None:
-        """Once per source and minute; `user` is what the peer calls itself."""
+        """Log it once per source and minute; `user` is what the peer calls itself."""
         self.counters.auth_failures[reason] += 1
         if (held_back := self._once.due(f"{peer_key(source)} auth", now)) is not None:
             log.warning("SIP authentication failed", peer=source, user=user[:64], reason=reason, held_back=held_back)

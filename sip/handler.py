@@ -57,4 +57,4 @@ class SipCounters:
     registrations_ok: int = counter("Counts SIP registrations and refreshes that succeeded.")
     registrations_failed: int = counter("Counts SIP registrations that failed.")
     refused: collections.Counter[int] = counter_by("status", "Counts refused SIP calls by status.")
-    """By SIP status."""
+    """Counts by SIP status."""

@@ -110,7 +110,7 @@ class RequestHead:
     source: str
     """Address that it came from."""
     connected: bool = False
-    """By TCP or TLS: nobody has made that address up."""
+    """The request came by TCP or TLS: nobody has made that address up."""
 
 
 class RequestFilter:
@@ -136,7 +136,8 @@ class RequestFilter:
         """When each source last showed credentials."""
 
     def user_of(self, call_id: str, source: str) -> str | None:
-        """By whose credentials an address that may not call was let in with this call; None when it was not."""
+        """The user by whose credentials an address that may not call was let in with this call; None when it was
+        not."""
         return self._users.get(_key(call_id, source))
 
     def check(
@@ -232,7 +233,8 @@ class ConnectionTable:
         return self._open.pop(handle, None) is not None
 
     def expired(self, now: float) -> list[int]:
-        """Those to close: no message has come for too long, or the source may not call and has had its answer."""
+        """The connections to close: no message has come for too long, or the source may not call and has had its
+        answer."""
         return [
             handle
             for handle, connection in self._open.items()

@@ -28,7 +28,7 @@ class AlignRequest:
 
 
 class Aligner(Protocol):
-    """Used from one thread. Remembers nothing: what it says depends on what it is given alone."""
+    """One thread uses it. It remembers nothing: its answer depends on its input alone."""
 
     languages: tuple[str, ...]
     longest_s: float

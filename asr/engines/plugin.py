@@ -27,7 +27,7 @@ class Plugin(Protocol):
     languages: tuple[str, ...]
     """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""
     words: bool
-    """Its answers say when each word was said, so that `asr.word_timestamps` needs no aligner."""
+    """The engine's answers say when each word was said, so that `asr.word_timestamps` needs no aligner."""
 
     def about(self, asr: Asr) -> str:
         """A phrase for the log line that says which engine serves."""

@@ -39,7 +39,7 @@ class Runtime:
     """Sentences for the operator."""
 
     def shown(self) -> dict[str, Any]:
-        """Its fields without what does not apply, and without the warnings, which are shown on their own."""
+        """The fields without what does not apply, and without the warnings, which are shown on their own."""
         fields = asdict(self)
         del fields["warnings"]
         return {key: value for key, value in fields.items() if value is False or value not in ("", 0, None)}

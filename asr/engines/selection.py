@@ -24,7 +24,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Timing:
     languages: tuple[str, ...]
-    """In which the words of a final get times; empty: nobody tells them."""
+    """The languages in which the words of a final get times; empty: nobody tells them."""
     reason: str
     """One line; empty when nobody asked."""
 

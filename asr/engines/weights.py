@@ -11,7 +11,7 @@ from pathlib import Path
 
 COMMIT = re.compile("[0-9a-f]{40}")
 RECORD = "mediaworker.json"
-"""In the folder of a model in the cache, beside its snapshots."""
+"""The name of a record in the folder of a model in the cache, beside its snapshots."""
 HUB_FOLDERS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 
 

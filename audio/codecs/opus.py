@@ -91,7 +91,7 @@ class OpusDecoder:
             return self.conceal(positions)
 
     def conceal(self, positions: int) -> NDArray[np.int16]:
-        """So many positions, a multiple of 20, of which nothing is known."""
+        """Samples for this many positions, a multiple of 20, of which nothing is known."""
         return self._decode(None, 2 * positions, 0)
 
     def _decode(self, packet: bytes | None, samples: int, fec: int) -> NDArray[np.int16]:

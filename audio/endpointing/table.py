@@ -55,13 +55,13 @@ class EndpointState(IntEnum):
 
 class EndpointEvent(IntEnum):
     QUIET = 0
-    """Not voiced."""
+    """A window that is not voiced."""
     LAPSE = 1
-    """Not voiced for `LAPSE_WINDOWS`."""
+    """No voiced window for `LAPSE_WINDOWS`."""
     PAUSE = 2
-    """Not voiced for `speculate_ms`."""
+    """No voiced window for `speculate_ms`."""
     END = 3
-    """Not voiced for `min_silence_ms`."""
+    """No voiced window for `min_silence_ms`."""
     VOICED = 4
     CONFIRMED = 5
     """Voiced, and `min_speech_ms` in all."""

@@ -41,9 +41,9 @@ DRIFT_STEP = 80
 OVERDUE_S = 0.03
 """A stream whose next packet is this late may have ended; while it goes on, nobody takes its place."""
 RUN = 16
-"""So many packets of a stranger are kept while the stream of now is not overdue yet."""
+"""A stranger's last 16 packets are kept while the stream of now is not overdue yet."""
 STRANGERS = 64
-"""So many strangers at once; then the one with the fewest packets makes room, so that noise does not keep out a
+"""At most 64 strangers at once; then the one with the fewest packets makes room, so that noise does not keep out a
 stream."""
 EVENT_S = 60.0
 """A telephone event says when its key went down: so long ago at most."""

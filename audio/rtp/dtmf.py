@@ -21,7 +21,7 @@ class KeyPress:
     digit: str
     position: int
     duration: int
-    """In positions, the longest seen."""
+    """The longest duration seen, in positions."""
     now: float
     """The arrival time of its latest packet."""
 

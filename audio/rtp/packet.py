@@ -99,7 +99,7 @@ class TelephoneEvent:
 
     event: int
     duration: int
-    """In timestamp units since the start of the event, which is the packet's timestamp."""
+    """The duration in timestamp units since the start of the event, which is the packet's timestamp."""
     end: bool = False
     volume: int = 10
     """Power level in -dBm0, 0 to 63."""

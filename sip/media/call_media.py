@@ -54,7 +54,7 @@ class CallMedia:
         self._host, self._peer = host, peer
         self._sockets: dict[_Place, RtpSocket] = {}
         self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
-        """By the index of the m-line and the peer's key: ours for it."""
+        """Our key by the index of the m-line and the peer's key."""
         self._started_sendrecv = self._listens_only = False
 
     @property

@@ -64,7 +64,7 @@ class SourceLatch:
         self.ssrc: int | None = None
         """The SSRC of the locked source's latest datagram that was asked about."""
         self.sequence = 0
-        """Its latest sequence number with that SSRC; kept up to date likewise."""
+        """The latest sequence number with that SSRC; kept up to date likewise."""
 
     @property
     def expected(self) -> Address | None:

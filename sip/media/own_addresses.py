@@ -13,7 +13,7 @@ _ANYBODY: dict[Family, str] = {"IP4": "192.0.2.1", "IP6": "2001:db8::1"}
 
 
 class OwnAddresses:
-    """By family. `nat` is what a STUN server says of the IPv4 address."""
+    """Our addresses by family. `nat` has what a STUN server says of the IPv4 address."""
 
     def __init__(self, settings: Sip) -> None:
         hosts: dict[Family, str] = {"IP4": settings.host, "IP6": settings.host6}

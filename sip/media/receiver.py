@@ -100,7 +100,7 @@ class RtpReceiver:
         self._latched = np.zeros(64, np.bool_)
         """Slots whose stream has a source, which some datagrams may still need a decision beside."""
         self._filtered = np.zeros(64, np.bool_)
-        """Those of them whose socket drops what comes from elsewhere."""
+        """The latched slots whose socket drops what comes from elsewhere."""
         self.packets = np.zeros(64, np.int64)
         """Taken from the right source, per slot."""
         self.truncated = 0
@@ -207,7 +207,7 @@ class RtpReceiver:
     def _read(
         self, buffers: _Buffers, readers: Sequence[_Reader], since_s: float
     ) -> Generator[None, None, Sequence[_Reader]]:
-        """Once from each. Returns those that may have more."""
+        """Read once from each. Returns those that may have more."""
         heads = buffers.heads
         filled = 0
         more: list[_Reader] = []

@@ -12,7 +12,7 @@ from sip.media.latching import Address
 
 _SO_TIMESTAMPNS = 35
 _MAX_DATAGRAMS = 32
-"""At one time: reports come every few seconds."""
+"""Reports read at one time: they come every few seconds."""
 _MAX_BYTES = 1500
 
 

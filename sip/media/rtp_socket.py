@@ -53,7 +53,7 @@ class RtpCounters:
     refused_source: int = 0
     """Datagrams of a source that is not the stream's, as far as they were read."""
     closed_filtered: int = 0
-    """Those that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
+    """Datagrams that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
     rtcp: int = counter("Counts RTCP packets received.")
     sent: int = counter("Counts RTP packets of silence sent.")
     send_errors: int = counter("Counts RTP packets that could not be sent.")
@@ -75,7 +75,7 @@ class RtpCounters:
 
 
 def _ignore(datagram: bytes, now: float) -> None:
-    """Until a handler has set `on_packet`."""
+    """The packets go here until a handler has set `on_packet`."""
 
 
 class RtpSocket:

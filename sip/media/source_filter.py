@@ -53,7 +53,8 @@ def program(sources: Iterable[Address], ssrc: int | None = None) -> list[Instruc
 
 
 def attach(sock: socket.socket, sources: Iterable[Address], ssrc: int | None = None) -> None:
-    """From now on only these are heard, instead of those of before. Raises OSError where the kernel has no filters."""
+    """Let only these sources pass from now on, instead of those of before. Raises OSError where the kernel has no
+    filters."""
     instructions = program(sources, ssrc)
     code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
     buffer = ctypes.create_string_buffer(code, len(code))  # the kernel copies it

@@ -69,7 +69,7 @@ class CallControl:
     ) -> None:
         """`detector`: of the legs that the handler gives to sockets; `unasked`, `ready`: see `Admission`."""
         self.accounts: Sequence[CalledAccount] = ()
-        """Those that are registered, or are to be."""
+        """The accounts that are registered, or are to be."""
         sip, self._settings = settings.sip, settings.sip
         self._handler, self._addresses, self._access = handler, addresses, access
         self._loop = asyncio.get_running_loop()

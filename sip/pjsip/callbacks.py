@@ -19,8 +19,8 @@ log = structlog.get_logger("sip")
 
 _NUMBERS = re.compile(r"[0-9]+")
 _SOURCE = re.compile(r"packet from (?:[A-Z]\w+ )?(\[?[0-9a-f.:]+\]?):[0-9]")
-_TELLING = 40
-"""So much of an error says what kind it is; the rest is a peer's own words."""
+_KIND_CHARACTERS = 40
+"""The first 40 characters of an error say what kind it is; the rest is a peer's own words."""
 _MAX_TEXT = 300
 
 P = ParamSpec("P")
@@ -83,7 +83,7 @@ class StackLog(pj.LogWriter):  # type: ignore[misc]
         # Most errors are a peer's, who can make as many as it likes, and quote what it has sent.
         if entry.level <= 1:
             source = _SOURCE.search(text)
-            key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_TELLING]
+            key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_KIND_CHARACTERS]
             if self.once.due(key, time.monotonic()) is None:
                 return
             # On one line: what a peer sends must not look like a line of ours.

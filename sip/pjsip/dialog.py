@@ -20,7 +20,7 @@ from sip.protocol.sdp import SessionDescription
 log = structlog.get_logger("sip")
 
 _CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
-"""In the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
+"""The cause in the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
 
 Later = Callable[..., object]
 

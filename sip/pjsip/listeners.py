@@ -30,7 +30,7 @@ class Listeners:
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """By which requests can be sent."""
+        """The transports by which requests can be sent."""
         by_tls = self._settings.tls_cert or self._connects_by_tls
         return (*self._settings.transports, *(("tls",) if by_tls else ()))
 

@@ -13,11 +13,11 @@ from enum import Enum
 ANSWER_S = 16.0
 """An OPTIONS that is lost is sent again seven times by then (RFC 3261 section 17.1.2.2)."""
 DOUBT_S = 1.0
-"""So long nothing must have come from a peer that is asked because of a doubt."""
+"""A peer that is asked because of a doubt must have sent nothing for this long."""
 DOUBT_EVERY_S = 10.0
 """A doubt brings no more questions than one in this time."""
 REFUSED_S = 3.0
-"""So long a peer that cannot be reached may take to show by its RTP that it lives."""
+"""A peer that cannot be reached may take this long to show by its RTP that it lives."""
 
 UNREACHED = frozenset((408, 430, 477, 502, 504))
 """Answers of a proxy on the way that did not reach the peer. 430: RFC 5626 section 11; 477 is Kamailio's."""

@@ -27,7 +27,7 @@ INTERFACE = 3
 _ADDRESS_BYTES = 64
 _TEXT_BYTES = 65536
 _BEGINNING_BYTES = 60
-"""So much of a message that cannot be read is logged."""
+"""The length to which a message that cannot be read is logged."""
 
 
 class _Field(IntEnum):

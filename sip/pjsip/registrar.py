@@ -79,8 +79,8 @@ class Registrar:
         return f"<sip:{bracketed(server.address)}{port};lr;hide;transport={server.transport}>"
 
     async def locate(self, families: Sequence[Family], transports: Collection[str] = ("udp", "tcp")) -> Location:
-        """Its servers: of a name by RFC 3263, the addresses of each with IPv4 first and sorted, so that the choice is
-        stable. None when there are none, or nobody to ask.
+        """The servers of a registrar: those of a name by RFC 3263, the addresses of each with IPv4 first and sorted, so
+        that the choice is stable. None when there are none, or nobody to ask. `transports`: those that can be used.
 
         `transports`: those that can be used.
         """

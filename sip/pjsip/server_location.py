@@ -53,7 +53,7 @@ class Location:
 @dataclass(frozen=True, slots=True)
 class _Records:
     found: tuple[Any, ...] = ()
-    """In the order of their priorities, and by chance within one according to their weights (RFC 2782)."""
+    """The records in the order of their priorities, and by chance within one according to their weights (RFC 2782)."""
     certain: bool = True
 
 

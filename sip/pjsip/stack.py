@@ -221,7 +221,8 @@ class Stack:
             Stack._alive = False
 
     def _on_transport(self, handle: int, state: int) -> None:
-        """In PJSIP's callback: a connection that may not stay is closed from the loop, if it is still there then."""
+        """Called in PJSIP's callback: a connection that may not stay is closed from the loop, if it is still there
+        then."""
         if self._admission is None:
             return
         address, port, incoming = peer_of(handle)

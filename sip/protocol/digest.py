@@ -15,7 +15,7 @@ from urllib.request import parse_http_list
 from sip.request_filter import TokenBuckets
 
 NONCE_S = 300.0
-"""After that a nonce is stale: the caller takes another one, without asking anybody for the password."""
+"""A nonce is stale after this time: the caller takes another one, without asking anybody for the password."""
 _MAX_NONCES = 4096
 _ALGORITHMS: dict[str, Any] = {"SHA-256": hashlib.sha256, "MD5": hashlib.md5}
 

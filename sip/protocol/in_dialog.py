@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sip.pjsip.call import SipCall
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
-"""By PJSIP; to anything else within a dialog it would say 500."""
+"""The methods that PJSIP answers; to any other within a dialog it would say 500."""
 _ANSWERS = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
 """A keep-alive, and events that nobody has here. Any other method is 501 (RFC 3261 section 21.5.2)."""
 _MAX_ANSWERED = 32
@@ -36,7 +36,7 @@ class DialogRequests:
         """CSeq → status of the INFO requests that were answered last."""
 
     def open(self, call: SipCall) -> None:
-        """Its `local_tag` is known now."""
+        """The `local_tag` of the dialog is known now."""
         self._calls[call.local_tag.lower()] = call
 
     def close(self, call: SipCall) -> None:

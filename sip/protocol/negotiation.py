@@ -70,7 +70,7 @@ class Negotiation:
         self.last: SessionDescription | None = None
         """Our description that is in force: an answer that has gone out, or an offer that was answered."""
         self._open: list[OwnDescription] = []
-        """Those that are not closed, the oldest first."""
+        """The streams that are not closed, the oldest first."""
 
     @property
     def offered(self) -> SessionDescription | None:

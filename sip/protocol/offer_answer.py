@@ -93,7 +93,7 @@ def negotiate(
 
 
 def refusal(lines: Sequence[NegotiatedStream | NotAcceptable]) -> NotAcceptable:
-    """That of the line which came closest to being used."""
+    """The refusal of the line which came closest to being used."""
     refusals = [line for line in lines if isinstance(line, NotAcceptable)]
     return max(refusals, key=lambda each: _STEPS.index(each.warning), default=NotAcceptable(_NO_AUDIO, 304))
 
@@ -247,7 +247,7 @@ def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
 
 
 def channels_of(codec: Codec) -> int:
-    """In the rtpmap: Opus says two whatever is sent (RFC 7587 section 7)."""
+    """The number of channels in the rtpmap: Opus says two whatever is sent (RFC 7587 section 7)."""
     return 2 if codec is Codec.OPUS else 1
 
 

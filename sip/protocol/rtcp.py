@@ -14,7 +14,7 @@ SENDER, RECEIVER, DESCRIPTION, BYE = 200, 201, 202, 203
 INTERVAL_S = 5.0
 _FIRST_S = 2.5
 _NTP_UNIX_S = 2_208_988_800
-"""From 1900 to 1970."""
+"""Seconds from 1900 to 1970."""
 _BLOCK = struct.Struct("!IIIIII")
 _CNAME = 1
 

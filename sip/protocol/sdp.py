@@ -142,7 +142,7 @@ class MediaDescription:
 
     @classmethod
     def parse(cls, value: str) -> MediaDescription:
-        """From the value of the `m=` line alone."""
+        """Parse the value of the `m=` line alone."""
         parts = value.split()
         if len(parts) < 4 or not all(map(_TOKEN.fullmatch, (parts[0], *parts[2].split("/"), *parts[3:]))):
             raise SdpError(f"bad media line: {value[:80]!r}")

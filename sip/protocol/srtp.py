@@ -64,7 +64,7 @@ class Crypto:
 
     @classmethod
     def fresh(cls) -> Crypto:
-        """For an offer of ours."""
+        """A fresh key for an offer of ours."""
         return cls(1, SUITES[0], secrets.token_bytes(KEY_BYTES))
 
     def own(self) -> Crypto:
@@ -84,7 +84,7 @@ class SrtpContext:
         import pylibsrtp  # only for such a call
 
         self._broken = pylibsrtp.Error, ValueError
-        """Not its tag, a repetition; too long for the library."""
+        """A packet whose tag is wrong, a repetition, or one that is too long for the library."""
         self._inbound = _session(remote, pylibsrtp.Policy.SSRC_ANY_INBOUND)
         self._outbound = _session(local, pylibsrtp.Policy.SSRC_ANY_OUTBOUND)
 

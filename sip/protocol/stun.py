@@ -64,5 +64,6 @@ class Binding:
 
 
 def is_stun(datagram: bytes) -> bool:
-    """On a port shared with RTP (RFC 7983 section 7): the first byte is below 4, as that of no RTP packet is."""
+    """Whether a datagram on a port shared with RTP is STUN (RFC 7983 section 7): the first byte is below 4, as that of
+    no RTP packet is."""
     return len(datagram) >= 20 and datagram[0] < 4 and datagram[4:8] == b"\x21\x12\xa4\x42"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LEVEL = 4
-"""At which PJSIP prints the messages it sends and receives."""
+"""The level at which PJSIP prints the messages it sends and receives."""
 
 _DUMP = re.compile(
     r"(?P<way>RX|TX) (?P<bytes>\d+) bytes .*? (?:from|to) (?P<transport>\w+) (?P<peer>\S+?):?[ \t]*\r?\n"

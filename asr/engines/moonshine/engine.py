@@ -18,7 +18,7 @@ from asr.server.scheduler import Request
 from asr.utterance import Utterance
 
 STEP_S = 0.02
-"""After so long no thread begins with another call of the network: something more urgent may have come."""
+"""After this time no thread begins with another call of the network: something more urgent may have come."""
 
 
 class MoonshineEngine:

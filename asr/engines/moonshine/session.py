@@ -47,7 +47,7 @@ class _PendingAnswer:
 
 
 class MoonshineSession:
-    """Used by one thread at a time.
+    """One thread at a time uses it.
 
     A final is decoded plainly, a token at a time, so that it depends on the audio alone. A partial takes the tokens of
     the one before as a draft, which one call verifies: what has only grown costs few calls. Where the draft is refused
@@ -70,12 +70,12 @@ class MoonshineSession:
         self._draft_begin = 0
         self._shown = Shown()
         self._sure = 0
-        """So many tokens of the last early partial come before the first unlikely one."""
+        """The number of tokens of the last early partial before the first unlikely one."""
         self._speech_from: int | None = None
         """Samples after which it is known that somebody speaks."""
 
     def append(self, audio: bytes) -> None:
-        """Kept until an answer is asked for: audio comes in many small pieces."""
+        """Keep the audio until an answer is asked for: it comes in many small pieces."""
         self._pending.append(audio)
 
     def begin(self, request: Request) -> None:

@@ -17,7 +17,7 @@ _TAIL = re.compile(r"[\s.,;:!?…-]+$")
 
 
 def plain(word: str) -> str:
-    """For comparing: without case and punctuation."""
+    """The word for comparing: without case and punctuation."""
     return _PLAIN.sub("", word).casefold()
 
 

@@ -16,7 +16,7 @@ from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 
 PROBABILITY = 0.5
 WINDOWS = 2
-"""In a row, of 32 ms."""
+"""Windows in a row, of 32 ms."""
 
 
 class SpeechDetector:
@@ -51,7 +51,7 @@ class SpeechDetector:
 
 
 def _narrow(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """At 8 kHz, behind the silence that the first window has before it."""
+    """The samples at 8 kHz, behind the silence that the first window has before it."""
     out = np.zeros((1, CONTEXT + len(samples) // 2), np.float32)
     decimate(np.concatenate([np.zeros(MEMORY, np.float32), samples])[None], out[:, CONTEXT:])
     narrow: NDArray[np.float32] = out[0]

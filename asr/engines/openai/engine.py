@@ -40,7 +40,7 @@ class Requests(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """At the newest request of an utterance."""
+    """An attempt at the newest request of an utterance."""
 
     request: Request
     since_s: float

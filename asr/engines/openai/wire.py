@@ -83,9 +83,9 @@ class HttpRequest:
     """One request."""
 
     path: str
-    """Behind `asr.url`."""
+    """The path behind `asr.url`."""
     body: dict[str, Any] | None = None
-    """To be sent as JSON; None: a form."""
+    """The body to be sent as JSON; None: a form."""
     form: dict[str, str] = field(default_factory=dict)
     file: bytes = b""
 

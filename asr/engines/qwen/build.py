@@ -1,4 +1,4 @@
-"""From the configuration to an engine."""
+"""Builds an engine from the configuration."""
 
 from __future__ import annotations
 

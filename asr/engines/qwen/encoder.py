@@ -51,7 +51,7 @@ class Audio:
     """The embeddings of one utterance so far."""
 
     chunks: dict[int, _Made] = field(default_factory=dict)
-    """From the convolutions, of windows that are not finished."""
+    """The output of the convolutions, of chunks of windows that are not finished."""
     windows: dict[int, _Made] = field(default_factory=dict)
     """Finished ones."""
 

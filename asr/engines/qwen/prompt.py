@@ -18,7 +18,7 @@ SPECIAL = (IM_START, IM_END, AUDIO_START, AUDIO_END, AUDIO_PAD, END_OF_TEXT, ASR
 MAX_CONTEXT = 256
 """Tokens of a context that are used; the rest is left out, at its end."""
 CONTEXTS = 512
-"""So many of them are remembered: calls of one profile have the same, and each call opens many utterances."""
+"""This many contexts are remembered: calls of one profile have the same, and each call opens many utterances."""
 
 
 def audio_tokens(frames: int) -> int:
@@ -47,7 +47,7 @@ class Prompts:
         self._after = self._plain(f"{AUDIO_END}{IM_END}\n{IM_START}assistant\n")
         added = "|".join(map(re.escape, sorted(tokenizer.get_added_vocab())))
         self._added = re.compile(f"(?=(?:{added}))" if added else "(?!)")
-        """Before each token that is no piece of words; they may overlap."""
+        """Matches before each token that is no piece of words; they may overlap."""
         self.vocabulary: dict[str, int] = tokenizer.get_vocab()
         # No token stands for more characters than it is written with.
         self._most_characters = MAX_CONTEXT * max(map(len, self.vocabulary))

@@ -100,8 +100,8 @@ class Direct:
 
 
 class Copying:
-    """Through pinned memory, in the order of the stream that computes: so what is computed from the former contents of
-    `out` comes before a copy, and what is computed from the new ones after it.
+    """Copies through pinned memory, in the order of the stream that computes: so what is computed from the former
+    contents of `out` comes before a copy, and what is computed from the new ones after it.
 
     torch keeps pinned memory and hands it out again, and never while a copy that was started from or to it is under
     way. What `lift` copies to belongs to the returned function: nobody else has it until the host has read it.
@@ -148,7 +148,8 @@ class Copying:
 
 
 def for_device(device: torch.device, *, graphs: bool = True) -> Execution:
-    """On a GPU our kernels and graphs, where Triton is, which comes with the builds of torch for CUDA."""
+    """The means that suit a device: on a GPU our kernels and graphs, where Triton is, which comes with the builds of
+    torch for CUDA."""
     kernels: Kernels = Plain()
     if device.type == "cuda":
         # It is chosen by version, generation and length of rows; what is left takes any of them.

@@ -23,8 +23,8 @@ from asr.engines.qwen.device.interface import LOUDEST, QUIETEST, Rows, Windows
 DECODING, MIXED = 16, 64
 """Queries times heads in a block, of rows of one position and of others."""
 KEYS, EXACT_KEYS = 64, 32
-"""In a block; of 32 bits fewer, which have to fit into the shared memory of a smaller GPU (99 KB on an L4). Pages have
-so many positions, or a multiple of it."""
+"""Keys in a block; of 32 bits fewer, which have to fit into the shared memory of a smaller GPU (99 KB on an L4). A page
+has this many positions, or a multiple of it."""
 WARPS, STAGES = 4, 3
 BLOCK = 1024
 NEVER = tl.constexpr(-1e30)

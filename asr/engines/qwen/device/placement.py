@@ -64,7 +64,7 @@ def _device(wanted: str) -> str:
 
 
 def why_no_gpu() -> str:
-    """In one clause, where torch can use none."""
+    """The reason why torch can use no GPU, in one clause."""
     if torch.version.cuda is None and torch.version.hip is None:
         there = ", though this machine has a GPU: install one with CUDA" if has_gpu() else ""
         return f"torch {torch.__version__} is a build for CPUs{there}"

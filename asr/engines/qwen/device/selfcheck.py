@@ -47,7 +47,7 @@ sample."""
 CODES_MORE = 1234
 """Codes beyond a second."""
 REFUSED = 3.0
-"""So many times that limit before the last resort is refused: there is nothing to fall back to."""
+"""The last resort is refused beyond this many times that limit: there is nothing to fall back to."""
 
 Made = tuple[Encoder, Packed]
 log = structlog.get_logger("asr.engines.qwen")
@@ -56,7 +56,7 @@ log = structlog.get_logger("asr.engines.qwen")
 @dataclass(frozen=True, slots=True)
 class Settled:
     execution: Execution
-    """That is used."""
+    """The execution that is used."""
     sentence: str
     """The result as a sentence for the operator."""
 
@@ -173,7 +173,7 @@ class _Speaker:
     pages: list[int]
 
     def row(self, number: int) -> PackedRow:
-        """Its beginning (0), or the first or second token after it."""
+        """The row of its beginning (0), or of the first or second token after it."""
         if number == 0:
             return PackedRow(self.pages, 0, Input(self.ids[: self.begin]), 1)
         at = self.begin + number - 1

@@ -27,7 +27,7 @@ def fuse(model: Any) -> None:
 
 
 def fuse_audio(model: Any) -> None:
-    """Those of the audio tower alone."""
+    """Join the projections of the audio tower alone."""
     for layer in model.model.audio_tower.layers:
         _join(layer.self_attn, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
 

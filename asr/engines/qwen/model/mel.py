@@ -1,4 +1,4 @@
-"""From the bytes of calls to log-mel frames: many utterances at once, on the device that computes everything else.
+"""Turns the bytes of calls into log-mel frames: many utterances at once, on the device that computes everything else.
 
 Bytes go down as they came, with as much before each stretch of frames as its filters look at: nothing of an utterance
 is kept here. What is made of them is what the model's own feature extractor makes of the whole utterance, except that
@@ -25,7 +25,7 @@ from asr.utterance import Format
 from audio.resample import MEMORY, TAPS
 
 _NOTHING = 256
-"""In the place of a code: silence before the beginning."""
+"""The code of silence before the beginning."""
 _ALAW = 257
 """Where the table of A-law begins, behind that of µ-law."""
 
@@ -43,7 +43,7 @@ class Stretch:
     first: int
     stop: int
     end: int
-    """In samples at 16 kHz."""
+    """The end in samples at 16 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FrontEnd:
         self._window = torch.hann_window(self.size, device=device)
         kind = torch.float32 if device.type == "cpu" else torch.float64
         self._filters = torch.from_numpy(extractor.mel_filters).to(device, kind)
-        """On a GPU in 64 bits, since matrices of 32 are multiplied in TF32 there."""
+        """The mel filters: on a GPU in 64 bits, since matrices of 32 are multiplied in TF32 there."""
         self.bins = self._filters.shape[1]
         codes = bytes(range(256))
         tables = [np.append(decode(law, codes), 0) for law in ("PCMU", "PCMA")]
@@ -99,7 +99,7 @@ class FrontEnd:
         return self._compute(layout), layout.order
 
     def _lay_out(self, stretches: Sequence[Stretch]) -> _Layout:
-        """On the host: what goes down, and where each frame looks."""
+        """Lay out on the host what goes down, and where each frame looks."""
         half = self.size // 2
         first, stop, end = np.array([(each.first, each.stop, each.end) for each in stretches], np.int64).T
         # What the frames look at: up to half a frame on either side, and what is mirrored at the beginning.
@@ -125,7 +125,7 @@ class FrontEnd:
         return _Layout(codes, samples, begin[owner[inner]] + start[inner], np.stack(edge), order)
 
     def _compute(self, layout: _Layout) -> Tensor:
-        """On the device."""
+        """Compute the frames on the device."""
         down = self._staging.down
         count = len(layout.inner)
         places = down(np.concatenate([layout.inner, layout.edge.reshape(-1)]))
@@ -145,8 +145,8 @@ class FrontEnd:
         return frames
 
     def _rows(self, count: int) -> Tensor:
-        """For so many frames or a few more: on a GPU each size of a Fourier transform costs a plan, which takes the
-        host 0.2 ms and keeps memory of the device that torch does not know of (pytorch issue 94893)."""
+        """Memory for this many frames or a few more: on a GPU each size of a Fourier transform costs a plan, which
+        takes the host 0.2 ms and keeps memory of the device that torch does not know of (pytorch issue 94893)."""
         size = count if self._device.type == "cpu" else bucket(count, TRANSFORMS) or count
         return torch.empty(size, self.size, device=self._device)
 

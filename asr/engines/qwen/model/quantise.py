@@ -29,14 +29,14 @@ Kind = Literal["int8", "fp8"]
 NO_OVERFLOW = 64.0
 """The loudest weight on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
 GPU_ROWS = 32
-"""At least: cuBLAS refuses 16 rows of integers and fewer."""
+"""The fewest rows of integers on a GPU: cuBLAS refuses 16 and fewer."""
 MULTIPLE = 16
 """Both sides of a layer are multiples of this: int8 needs 8 on a GPU, fp8 needs 16."""
 FP8_CAPABILITY = (8, 9)
 
 
 class Quantised(nn.Module, ABC):
-    """In the place of a `Linear`."""
+    """A layer of 8 bits in the place of a `Linear`."""
 
     weight: Tensor
     """(out, in), 8 bits."""
@@ -45,7 +45,7 @@ class Quantised(nn.Module, ABC):
     bias: Tensor | None
     """(out,), float32."""
     kernels: Kernels
-    """Those of the forward that it is in: see `use`."""
+    """The kernels of the forward that the layer is in: see `use`."""
 
     def __init__(self, linear: nn.Linear, kind: torch.dtype, loudest: float) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Fp8(Quantised):
 
 
 def use(layers: Iterable[nn.Module], kernels: Kernels) -> None:
-    """In these layers, as far as they are quantised."""
+    """Use these kernels in the layers that are quantised."""
     for layer in layers:
         for module in layer.modules():
             if isinstance(module, Quantised):

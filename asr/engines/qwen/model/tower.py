@@ -17,7 +17,7 @@ from asr.engines.qwen.model.fused import AudioLayers
 from asr.engines.qwen.model.mel import normalise
 
 WINDOWS = 64
-"""In one pass of the layers with fixed shapes."""
+"""Windows in one pass of the layers with fixed shapes."""
 
 
 class Tower:
