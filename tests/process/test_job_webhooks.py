@@ -174,7 +174,7 @@ async def test_waits_grow_and_end() -> None:
     outbox = WebhookOutbox(
         "test",
         Poster(),
-        Secret(SECRET),
+        (Secret(SECRET),),
         parallel=1,
         retry_s=sum(posting.WAITS_S[:5]) * 1.1,
         clock=lambda: now_s,
