@@ -165,10 +165,16 @@ def command(*arguments: str, timeout_s: float = 120, **environ: str) -> subproce
     )
 
 
+def running_command(*arguments: str) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """`running_program` of a `mediaworker` command."""
+    return running_program(*COMMAND, *arguments)
+
+
 @contextlib.asynccontextmanager
-async def running_command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A `mediaworker` command while it runs, with its output in pipes; killed at the end."""
-    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+async def running_program(*command: str | Path, cwd: Path | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program while it runs, with its output in pipes; killed at the end."""
+    pipe = subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=pipe)
     try:
         yield process
     finally:

@@ -49,6 +49,21 @@ async def hung_up(handler: Recorder, caller: ConnectedPeer) -> int:
     return next(number for number, line in caller.heard_by if line.startswith("BYE "))
 
 
+async def stranger_to(caller: ConnectedPeer, port: int, case: str) -> ConnectedPeer:
+    """Another peer, connected, that knows the caller's dialog but for what the case names."""
+    stranger = ConnectedPeer(port)
+    stranger.call_id, stranger.tag, stranger.to_tag = caller.call_id, caller.tag, caller.to_tag
+    match case:
+        case "another From tag":
+            stranger.tag += "x"
+        case "another To tag":
+            stranger.to_tag = "x" + stranger.to_tag
+        case "another Call-ID":
+            stranger.call_id += "x"
+    await stranger.connect()
+    return stranger
+
+
 REQUESTS = {
     "re-INVITE": ("INVITE", sdp(40002, version=2)),
     "re-INVITE without an offer": ("INVITE", ""),
@@ -98,16 +113,7 @@ async def test_somebody_elses_connection_is_not_used(case: str) -> None:
     async with called() as (handler, endpoint, caller, _):
         await caller.answer(caller.send("OPTIONS"), "OPTIONS")
         await caller.answer(caller.send("UPDATE"), "UPDATE")
-        stranger = ConnectedPeer(endpoint.port)
-        stranger.call_id, stranger.tag, stranger.to_tag = caller.call_id, caller.tag, caller.to_tag
-        match case:
-            case "another From tag":
-                stranger.tag += "x"
-            case "another To tag":
-                stranger.to_tag = "x" + stranger.to_tag
-            case "another Call-ID":
-                stranger.call_id += "x"
-        await stranger.connect()
+        stranger = await stranger_to(caller, endpoint.port, case)
         cseq = 1 if case == "an old CSeq" else 5000
         for method in ("UPDATE", "INFO", "OPTIONS"):
             answer = await stranger.answer(stranger.send(method, cseq=cseq), method)
@@ -171,14 +177,7 @@ async def test_the_end_of_a_connection_that_has_been_left_raises_no_doubt(monkey
 async def test_the_end_of_somebody_elses_connection_is_nothing_to_the_call(case: str) -> None:
     async with called(**NEVER_ASKED) as (handler, endpoint, caller, _):
         await caller.answer(caller.send("UPDATE"), "UPDATE")
-        stranger = ConnectedPeer(endpoint.port)
-        stranger.call_id, stranger.tag, stranger.to_tag = caller.call_id, caller.tag, caller.to_tag
-        match case:
-            case "another From tag":
-                stranger.tag += "x"
-            case "another To tag":
-                stranger.to_tag = "x" + stranger.to_tag
-        await stranger.connect()
+        stranger = await stranger_to(caller, endpoint.port, case)
         method = "CANCEL" if case == "CANCEL" else "UPDATE"
         if case != "no request":
             await stranger.answer(stranger.send(method, cseq=1 if case == "an old CSeq" else 5000), method)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ from lab.http.api_server import running_api
 from lab.network.cutting_proxy import CuttingProxy
 from lab.network.ports import ports
 from lab.patience import eventually, timeout
-from lab.worker.peers import ROOT
+from lab.worker.peers import ROOT, running_program
 from mediaworker.events.schema import Dtmf
 
 CLIENT = ROOT / "mediaworker" / "web" / "client.js"
@@ -68,15 +68,9 @@ async def program(nodes: Path, folder: Path, version: int, options: str, script:
         text = f'import {{ WebSocket }} from "ws";\n{text}'
     name = f"{version}-{'ws' if 'WebSocket' in options else 'own'}.mjs"
     (folder / name).write_text(text, encoding="utf-8")
-    process = await asyncio.create_subprocess_exec(
-        nodes / str(version) / "node", "--no-warnings", name, cwd=folder, stdout=PIPE, stderr=PIPE
-    )
-    try:
+    node = nodes / str(version) / "node"
+    async with running_program(node, "--no-warnings", name, cwd=folder) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def shown(process: Process, first: str) -> list[list[Any]]:
