@@ -115,8 +115,9 @@ class BatchEndpointer:
         voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
         stops = starts + WINDOW
         silent = np.where(voiced, 0, silent + 1)
-        self._wait(rows, voiced, silent, powers)
-        event = (silent[:, None] >= self._silences[rows]).sum(axis=1)
+        silences = self._silences[rows]
+        self._wait(rows, state, voiced, silent, silences[:, 2], powers)
+        event = (silent[:, None] >= silences).sum(axis=1)
         if voiced.any():
             event[voiced] = self._voiced_events(rows[voiced], state[voiced], starts[voiced])
         key = state * len(EndpointEvent) + event
@@ -146,19 +147,26 @@ class BatchEndpointer:
         return detections
 
     def _wait(
-        self, rows: Rows, voiced: NDArray[np.bool_], silent: NDArray[np.int32], powers: NDArray[np.float32]
+        self,
+        rows: Rows,
+        state: NDArray[np.uint8],
+        voiced: NDArray[np.bool_],
+        silent: NDArray[np.int32],
+        ends: NDArray[np.int32],
+        powers: NDArray[np.float32],
     ) -> None:
-        """Put the end of an utterance off while there is a sound that may be the beginning of a word."""
+        """Put the end of an utterance off, which comes after `ends` silent windows, while there is a sound that may be
+        the beginning of a word."""
         quietest = self._quietest[rows]
-        if (ending := silent >= self._silences[rows, 2]).any():
+        if (ending := silent >= ends).any():
             loud = powers > np.maximum(RISE * quietest, FAINT * self._loudest[rows])
-            waiting = ending & loud & (silent > 1) & (self._state[rows] >= EndpointState.SPEECH)
+            waiting = ending & loud & (silent > 1) & (state >= EndpointState.SPEECH)
             waiting &= self._held[rows] < HOLD_WINDOWS
             silent[waiting] -= 1
             self._held[rows[waiting]] += 1
         self._quietest[rows] = np.where(voiced, LOUDEST, np.minimum(quietest, powers))
         voiced_rows = rows[voiced]
-        before = np.where(self._state[voiced_rows] == EndpointState.IDLE, 0, self._loudest[voiced_rows])
+        before = np.where(state[voiced] == EndpointState.IDLE, 0, self._loudest[voiced_rows])
         self._loudest[voiced_rows], self._held[voiced_rows] = np.maximum(before, powers[voiced]), 0
 
     def _voiced_events(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
