@@ -46,9 +46,7 @@ class CaptionsSession(StreamSession):
         self.configure(StreamSettings(language=language.code))
 
     def _first_audio(self, data):
-        self.open(AudioForm("pcm_s16le", 16000))
-        if self.state is SessionState.STREAMING:
-            self.receive_audio(data)
+        self.open_with(AudioForm("pcm_s16le", 16000), data)
 
     def _end_early(self, end):
         self.close(NORMAL, "no audio came")

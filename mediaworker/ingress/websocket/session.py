@@ -184,6 +184,12 @@ class StreamSession(Session[StreamCounters]):
         call.retune(overrides, settings.shape)
         self.on_opened(form, warming_up)
 
+    def open_with(self, form: AudioForm, data: bytes) -> None:
+        """Open the call, which begins with this audio."""
+        self.open(form)
+        if self.state is SessionState.STREAMING:  # it was not refused
+            self.receive_audio(data)
+
     def refuse_call(self, refused: CallRefused) -> None:
         self.counters.refuse("capacity")
         self.error("capacity", refused.reason)

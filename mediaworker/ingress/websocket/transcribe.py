@@ -36,9 +36,7 @@ class TranscribeSession(StreamSession):
         return text.text()
 
     def _first_audio(self, data: bytes) -> None:
-        self.open(AudioForm("pcm_s16le", WIDE_HZ))
-        if self.state is SessionState.STREAMING:
-            self.receive_audio(data)
+        self.open_with(AudioForm("pcm_s16le", WIDE_HZ), data)
 
     def _nothing_to_flush(self, message: object = None) -> None:
         self._texts.answer_empty(self._legs[0])
