@@ -25,6 +25,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from config.addresses import is_loopback
+from mediaworker.errors import MediaworkerError
 from mediaworker.events import schema
 from mediaworker.events.frame import decode
 from mediaworker.events.schema import CallRecord, Event
@@ -45,7 +46,7 @@ _PAGE = 50
 Format = Literal["json", "txt", "srt", "vtt"]
 
 
-class ClientError(Exception):
+class ClientError(MediaworkerError):
     """The worker has refused a request; waiting does not help. `status` is HTTP's."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -53,7 +54,7 @@ class ClientError(Exception):
         super().__init__(f"{status} {detail}".rstrip())
 
 
-class CursorExpired(Exception):
+class CursorExpired(MediaworkerError):
     """What came after the cursor is no longer stored, or never was: begin without one. `calls` has what there is."""
 
 

@@ -8,21 +8,22 @@ import structlog
 
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.calls.sound import Player
+from mediaworker.errors import MediaworkerError
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallErased, CallRecord
 
 log = structlog.get_logger()
 
 
-class CallOver(Exception):
+class CallOver(MediaworkerError):
     """The call has ended, which makes it too late for this."""
 
 
-class CallLive(Exception):
+class CallLive(MediaworkerError):
     """The call has not ended, which makes it too early for this."""
 
 
-class NotPlayable(Exception):
+class NotPlayable(MediaworkerError):
     """`full`: only just now."""
 
     def __init__(self, reason: str, *, full: bool = False) -> None:
@@ -30,7 +31,7 @@ class NotPlayable(Exception):
         super().__init__(reason)
 
 
-class OwnerAway(Exception):
+class OwnerAway(MediaworkerError):
     """Another worker has the call, and does not answer."""
 
 

@@ -20,6 +20,7 @@ from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.parts import CallInfo, LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.word_timestamps import LegWordTimestamps
+from mediaworker.errors import MediaworkerError
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
 from mediaworker.ops.overload import Load
@@ -35,7 +36,7 @@ FINALS_S = 30.0
 """How long the drain waits for finals. If an engine hangs, the store closes the calls at the next start."""
 
 
-class CallRefused(Exception):
+class CallRefused(MediaworkerError):
     """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
 
     `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: how long the answer is held back.

@@ -10,6 +10,8 @@ from typing import IO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mediaworker.errors import MediaworkerError
+
 Samples = NDArray[np.int16]
 MAX_RATE_HZ = 384_000
 RAW = {
@@ -46,7 +48,7 @@ class Player(Protocol):
         """Play no more of what waits."""
 
 
-class SoundError(Exception):
+class SoundError(MediaworkerError):
     """The sound cannot be played; the message is one line."""
 
 

@@ -28,6 +28,7 @@ from config.tasks import end_tasks
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.terminal import print_error
+from mediaworker.errors import MediaworkerError
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording
@@ -38,7 +39,7 @@ TIMEOUT_S = 10.0
 _SIGNATURE = "X-Twilio-Signature"
 
 
-class StreamError(Exception):
+class StreamError(MediaworkerError):
     """The peer refused or broke the stream; the message is one line."""
 
 

@@ -22,7 +22,8 @@ from config import ConfigError, Settings, load
 from config.child_process import forbid_tracing
 from config.settings import Log
 from mediaworker.cli.terminal import print_error
-from mediaworker.cli.transcription.result_names import Clash, check, distinct
+from mediaworker.cli.transcription.result_names import ResultClash, check, distinct
+from mediaworker.errors import MediaworkerError
 from mediaworker.ops.blas import one_thread
 
 FORMATS = ("txt", "json", "srt", "vtt")
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="configuration file")
 
 
-class _Refused(Exception):
+class _Refused(MediaworkerError):
     """The command cannot begin. The arguments are its exit code and a line that says why."""
 
 
@@ -137,7 +138,7 @@ def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Pat
     try:
         check(files, folder, formats)
         folder.mkdir(parents=True, exist_ok=True)
-    except Clash as clash:
+    except ResultClash as clash:
         raise _Refused(WRONG, str(clash)) from None
     except OSError as error:
         raise _Refused(FAILED, f"{args.output}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from mediaworker.cli import trust
 from mediaworker.cli.terminal import print_error, print_now
 from mediaworker.cli.worker.connection import WorkerAddress, add_arguments, address, refusal
 from mediaworker.client import ClientError, CursorExpired, EventStream
+from mediaworker.errors import MediaworkerError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
 
 
-class _Over(Exception):
+class _Over(MediaworkerError):
     """The connection has ended, and that is enough."""
 
 

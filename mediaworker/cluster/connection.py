@@ -24,6 +24,7 @@ from config.certificates import client_context, on_handshake, renew
 from config.errors import ConfigError
 from config.settings import Cluster, Settings
 from config.tasks import cancellable, end_tasks, lasting
+from mediaworker.errors import MediaworkerError
 
 RETRY_S = 1.0
 ANSWER_S = 5.0
@@ -40,7 +41,7 @@ BUCKET_DUPLICATES_S = 120.0
 log = structlog.get_logger("cluster")
 
 
-class ClusterUnreachable(Exception):
+class ClusterUnreachable(MediaworkerError):
     """NATS, or its stream, cannot be had just now. The message is a part of a sentence."""
 
 

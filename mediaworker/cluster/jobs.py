@@ -31,7 +31,7 @@ from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State, created_s, is_job_id
 from mediaworker.jobs.sources import SourceError, Sources
-from mediaworker.jobs.store import UNKNOWN_S, Elsewhere, JobStore
+from mediaworker.jobs.store import UNKNOWN_S, JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 from mediaworker.storage.sqlite import UnusableDatabase
 
@@ -109,7 +109,7 @@ class ClusterJobStore(JobStore):
         else:
             await self._files.upload(job)
         try:
-            with contextlib.suppress(Elsewhere):  # it is in the bucket, and another worker was quick to take it
+            with contextlib.suppress(JobElsewhere):  # it is in the bucket, and another worker was quick to take it
                 await self.put(job)
         except StoreError:
             if not job.source.path:
@@ -119,13 +119,13 @@ class ClusterJobStore(JobStore):
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         """`job` is what becomes of the record as it is known when this is called; if another worker has changed that
-        meanwhile, it is Elsewhere."""
+        meanwhile, it is JobElsewhere."""
         job, known = replace(job, worker=self._own), self.open.get(job.id)
         if not self._complete.is_set():
             await self._until_known()
         revision = self._revisions.get(job.id, 0)
         if known is None and revision:
-            raise Elsewhere
+            raise JobElsewhere
         if anew:
             await self._files.erase_segments(job.id)
         if segment is not None:
@@ -133,7 +133,7 @@ class ClusterJobStore(JobStore):
         revision = await self._publish(job, revision)
         async with self._learning:
             if self._revisions.get(job.id, 0) > revision:
-                raise Elsewhere
+                raise JobElsewhere
             self._revisions[job.id] = revision
             self.open[job.id], self.trouble = job, None
             # Progress is in the bucket; here it is enough to find the job by its state.
@@ -151,7 +151,7 @@ class ClusterJobStore(JobStore):
         raise StoreError(f"the jobs of the cluster are not known yet: {trouble or 'they are still being read'}")
 
     async def remember(self, job: Job) -> None:
-        with contextlib.suppress(Elsewhere):
+        with contextlib.suppress(JobElsewhere):
             await super().remember(job)
 
     async def claim(self, job: Job) -> None:
@@ -160,7 +160,7 @@ class ClusterJobStore(JobStore):
                 os.close(await asyncio.to_thread(self.sources.open, job))
             except SourceError:
                 self._not_here.add(job.id)
-                raise Elsewhere from None
+                raise JobElsewhere from None
         await super().claim(job)
         if not job.source.path:
             await self._files.fetch(job)
@@ -180,7 +180,7 @@ class ClusterJobStore(JobStore):
                 await self.put(job)
             except StoreError as error:  # others go on believing that it runs here, so it waits for this worker
                 self.open[job_id], self.trouble = job, str(error)
-            except Elsewhere:
+            except JobElsewhere:
                 pass
 
     async def find(self, job_id: str) -> Job | None:
@@ -241,7 +241,7 @@ class ClusterJobStore(JobStore):
             job = self.open.get(job_id)
             if job is None or job.worker != worker or job.state == "queued":
                 continue
-            with contextlib.suppress(StoreError, Elsewhere):
+            with contextlib.suppress(StoreError, JobElsewhere):
                 await self.put(replace(job, state="queued") if job.active else job)
                 self.taken_over += 1
                 log.warning("job taken over: its worker is gone", job=job_id, worker=worker)
@@ -250,7 +250,7 @@ class ClusterJobStore(JobStore):
     # -- the bucket of records -----------------------------------------------------------------------------------------
 
     async def _publish(self, job: Job, revision: int) -> int:
-        """On top of `revision` (0: there is none). -> the new one. Raises StoreError, Elsewhere."""
+        """On top of `revision` (0: there is none). -> the new one. Raises StoreError, JobElsewhere."""
         payload = _encoder.encode(job)
 
         async def write() -> int:
@@ -273,19 +273,19 @@ class ClusterJobStore(JobStore):
 
     async def _current(self, bucket: KeyValue, job: Job, payload: bytes) -> tuple[bool, int]:
         """Somebody has written the record since this worker has seen it: itself, unheard, or another one. -> whether it
-        is what was to be written, and its revision, on top of which it may be tried again. Raises Elsewhere; the reader
-        learns the rest."""
+        is what was to be written, and its revision, on top of which it may be tried again. The reader learns
+        the rest. Raises JobElsewhere."""
         try:
             entry = await bucket.get(job.id)
         except KeyNotFoundError:
-            raise Elsewhere from None
+            raise JobElsewhere from None
         try:
             current = _record(job.id, entry.value or b"")
         except ValueError:
             return False, entry.revision or 0  # nobody can go by it, and this worker knows the job
         if entry.value == payload or current.worker == self._own or (job.state == "cancelled" and current.active):
             return entry.value == payload, entry.revision or 0
-        raise Elsewhere
+        raise JobElsewhere
 
     async def _begin_reading(self) -> ConsumerConfig:
         await self._files.records()
@@ -387,5 +387,5 @@ class ClusterJobStore(JobStore):
                 await self._files.upload(job)
         source = replace(job.source, worker=self._own) if job.source.path else job.source
         job = replace(job, worker=self._own, source=source, state="queued" if job.active else job.state)
-        with contextlib.suppress(Elsewhere):
+        with contextlib.suppress(JobElsewhere):
             await self._learn(job.id, await self._publish(job, 0), job)

@@ -13,8 +13,9 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-VERSION = 1
+from mediaworker.errors import MediaworkerError
 
+VERSION = 1
 Text = Annotated[str, Meta(description="Unicode text; may be empty")]
 CallMillis = Annotated[int, Meta(description="Milliseconds since the call started, from the sample clock")]
 Millis = Annotated[int, Meta(description="A length in milliseconds")]
@@ -370,11 +371,11 @@ def tag_of(kind: type[EventBody]) -> str:
 
 
 CALL_ERASED = tag_of(CallErased)
-BODIES: tuple[type[EventBody], ...] = tuple(EventBody.__subclasses__())
-TYPES: frozenset[str] = frozenset(tag_of(kind) for kind in BODIES)
+BODIES = tuple(EventBody.__subclasses__())
+TYPES = frozenset(tag_of(kind) for kind in BODIES)
 
 
-class EventError(ValueError):
+class EventError(MediaworkerError, ValueError):
     """A frame that is no event of this version."""
 
 

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.events.schema import CallRecord, EventError
 
 OVERRUN = 4008
@@ -26,7 +27,7 @@ MAX_SEEN = 8
 """Workers in a cursor."""
 
 
-class SubscriptionClosed(Exception):
+class SubscriptionClosed(MediaworkerError):
     """The subscription has ended; `code` and `reason` are for the WebSocket's close frame."""
 
     def __init__(self, code: int, reason: str) -> None:

@@ -18,6 +18,7 @@ import structlog
 from config import Endpointing, child_process
 from config.framing import FrameError, Frames, encode
 from config.settings import Files
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.messages import (
     Begin,
     Channels,
@@ -45,7 +46,7 @@ ENVIRONMENT = frozenset(("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "T
 log = structlog.get_logger()
 
 
-class FileRefused(Exception):
+class FileRefused(MediaworkerError):
     """The file cannot be transcribed; `reason` is written for the person who sent it."""
 
     def __init__(self, fault: Fault, reason: str) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.storage.durable import make_directory
 
 MB = 1024 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class DiskFull(Exception):
+class DiskFull(MediaworkerError):
     """There is no room for it, it would take the room of calls, or the disk has become read-only."""
 
 

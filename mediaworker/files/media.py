@@ -20,6 +20,7 @@ import soxr
 from numpy.typing import NDArray
 
 from mediaworker.calls.sound import RAW
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.messages import Channels, Fault
 from mediaworker.files.timeline import SourceFrame, SourceTimeline
 
@@ -42,7 +43,7 @@ CLAIM_S = 60.0
 Floats = NDArray[np.float32]
 
 
-class MediaError(Exception):
+class MediaError(MediaworkerError):
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
         super().__init__(f"{fault}: {reason}")

@@ -15,6 +15,8 @@ import errno
 import os
 import resource
 
+from mediaworker.errors import MediaworkerError
+
 LIBSECCOMP = "libseccomp.so.2"
 
 PR_SET_NO_NEW_PRIVS = 38
@@ -53,7 +55,7 @@ LANDLOCK_SCOPES = {6: 0x3}
 """Abstract UNIX sockets and signals of processes outside."""
 
 
-class SandboxError(Exception):
+class SandboxError(MediaworkerError):
     """The process cannot be confined; it must not read anything of a stranger's."""
 
 

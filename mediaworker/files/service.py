@@ -21,6 +21,7 @@ from asr.client.interfaces import FileRecognizer
 from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
+from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
 from mediaworker.ops.metrics import Histogram
@@ -41,7 +42,7 @@ class _Waiting:
     place: asyncio.Future[None]
 
 
-class Busy(Exception):
+class Busy(MediaworkerError):
     """No more just now; the message says why."""
 
     retry_after_s = RETRY_S

@@ -21,6 +21,7 @@ from config.counters import counter, counter_by
 from config.settings import Files
 from config.tasks import end_tasks
 from mediaworker.calls.word_timestamps import placed
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder
 from mediaworker.files.messages import Chunk
 from mediaworker.files.options import Options
@@ -34,11 +35,11 @@ CARRIED_CHARS = 200
 """Of the text before, as context."""
 
 
-class EngineUnavailable(Exception):
+class EngineUnavailable(MediaworkerError):
     """There is no engine just now; what was not recognised can be asked for again."""
 
 
-class SourceChanged(Exception):
+class SourceChanged(MediaworkerError):
     """What is known of the file is not of this file."""
 
 

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from mediaworker.access.refusals import PROBLEM, refusal_body
+from mediaworker.errors import MediaworkerError
 from mediaworker.storage.database_thread import StoreError
 
 _KINDS = {
@@ -22,7 +23,7 @@ _KINDS = {
 log = structlog.get_logger()
 
 
-class Problem(Exception):
+class Problem(MediaworkerError):
     """The answer to a request that cannot be served; `extra` becomes further members of the object."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:

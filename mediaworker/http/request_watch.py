@@ -11,6 +11,8 @@ from typing import Literal
 
 import h11
 
+from mediaworker.errors import MediaworkerError
+
 MIN_RATE = 1000
 """Bytes a second: a body that comes more slowly than that, after `stall_s` of grace, is not waited for."""
 UNREAD_BYTES, UNREAD_S, UNREAD_SILENT_S = 1 << 28, 30.0, 5.0
@@ -28,7 +30,7 @@ DETAIL = {
 }
 
 
-class BadRequest(Exception):
+class BadRequest(MediaworkerError):
     """The peer's bytes are not an HTTP request that can be served; `status` is the answer that they deserve."""
 
     def __init__(self, status: int) -> None:

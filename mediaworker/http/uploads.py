@@ -9,6 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.disk import IncomingFile
 
 MAX_FIELDS = 200
@@ -17,7 +18,7 @@ FILE = "file"
 MB = 1024 * 1024
 
 
-class BadUpload(Exception):
+class BadUpload(MediaworkerError):
     """What came is not what is wanted; `status` says how wrong."""
 
     def __init__(self, status: int, reason: str, field: str | None = None) -> None:

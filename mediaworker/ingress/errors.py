@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mediaworker.errors import MediaworkerError
 
-class MalformedMessage(Exception):
+
+class MalformedMessage(MediaworkerError):
     """The message breaks its protocol."""
 
 
-class UnknownMessage(Exception):
+class UnknownMessage(MediaworkerError):
     """The message is of a kind that this worker does not know."""

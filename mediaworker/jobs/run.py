@@ -17,7 +17,7 @@ from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription, SourceChanged
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import SourceError
-from mediaworker.jobs.store import Elsewhere, JobStore
+from mediaworker.jobs.store import JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 
 AGAIN_S = (2.0, 20.0)
@@ -39,11 +39,11 @@ class JobRun:
 
     @property
     def _job(self) -> Job:
-        """Raises Elsewhere."""
+        """Raises JobElsewhere."""
         try:
             return self._store.open[self._id]
         except KeyError:
-            raise Elsewhere from None
+            raise JobElsewhere from None
 
     def now(self, job: Job) -> Job:
         """The job with what has been learned of its file so far."""
@@ -58,7 +58,7 @@ class JobRun:
     async def go(self) -> None:
         try:
             await self._go()
-        except Elsewhere:
+        except JobElsewhere:
             log.info("a job is not this worker's any more", job=self._id)
 
     async def _go(self) -> None:
@@ -81,7 +81,7 @@ class JobRun:
             await self._fail(refused.fault, refused.reason)
         except SourceError as error:
             await self._fail("source", str(error))
-        except Elsewhere:
+        except JobElsewhere:
             raise
         except Exception as error:
             log.exception("a job failed", job=self._id)

@@ -17,6 +17,7 @@ import structlog
 
 from config import Settings
 from config.tasks import end_tasks, lasting
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
@@ -25,7 +26,7 @@ from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
-from mediaworker.jobs.store import Elsewhere, JobStore
+from mediaworker.jobs.store import JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError, say
 from mediaworker.storage.sqlite import UnusableDatabase
 from mediaworker.storage.sure_clock import SureClock
@@ -39,7 +40,7 @@ SWEPT = 100
 log = structlog.get_logger()
 
 
-class TooMany(Exception):
+class TooMany(MediaworkerError):
     """The key has as many jobs as it may have."""
 
 
@@ -246,7 +247,7 @@ class JobService:
             if job is None or not job.active:
                 return None  # it was quicker
             return await self.store.end(job, "cancelled")
-        except Elsewhere:
+        except JobElsewhere:
             return None
         except StoreError:
             if (job := self.store.open.get(job_id)) is not None:

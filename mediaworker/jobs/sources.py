@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 
 from config import Settings
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.disk import IncomingFile
 from mediaworker.jobs.record import Job, Source
 from mediaworker.storage.durable import make_directory, sync_directory, write_file
@@ -25,7 +26,7 @@ PART = ".part"
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Job)
 
 
-class SourceError(Exception):
+class SourceError(MediaworkerError):
     """The file is not to be had; the message says why."""
 
 

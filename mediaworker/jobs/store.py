@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.events.frame import timestamp
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
@@ -30,7 +31,7 @@ UNKNOWN_S = 86400.0
 log = structlog.get_logger()
 
 
-class Elsewhere(Exception):
+class JobElsewhere(MediaworkerError):
     """The job is another worker's by now, or was ended or erased there."""
 
 
@@ -188,7 +189,7 @@ class JobStore(RenewableStore[JobDatabase]):
         await self.put(job)
 
     async def claim(self, job: Job) -> None:
-        """It is run here from now on, and its file is here. Raises StoreError, Elsewhere, OSError, SourceError."""
+        """It is run here from now on, and its file is here. Raises StoreError, JobElsewhere, OSError, SourceError."""
         started_s = job.started_s or self.clock()
         await self.put(replace(job, state="running", started_s=started_s, error="", code=""))
 
@@ -234,7 +235,7 @@ class JobStore(RenewableStore[JobDatabase]):
         """Write down the ends that could not be. Raises StoreError."""
         for job_id in tuple(self._unwritten):
             job = self.open.get(job_id)
-            with contextlib.suppress(Elsewhere):
+            with contextlib.suppress(JobElsewhere):
                 if job is not None and not job.active:
                     await self.put(job)
                     await self.let_go(job)

@@ -14,6 +14,7 @@ import structlog
 import uvloop
 
 from config import ConfigError, Settings
+from mediaworker.errors import MediaworkerError
 from mediaworker.ops import logs
 from mediaworker.ops.reload import Part, ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
@@ -24,7 +25,7 @@ LATE_S = 30.0
 log = structlog.get_logger()
 
 
-class StartError(Exception):
+class StartError(MediaworkerError):
     """It cannot start; the message is one line for the person who starts it."""
 
 

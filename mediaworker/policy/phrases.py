@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.policy.numerals import numerals
 from mediaworker.policy.redaction.spoken_digits import BY_LANGUAGE, HAN
 
@@ -22,7 +23,7 @@ _NUMBERS = BY_LANGUAGE | dict.fromkeys(("zh", "yue", "ja"), HAN)
 """Language (ISO 639) → its words for numbers, as digits."""
 
 
-class PatternError(ValueError):
+class PatternError(MediaworkerError, ValueError):
     """A phrase or pattern cannot be used; the text says why."""
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
+from mediaworker.errors import MediaworkerError
 from mediaworker.ingress.twilio.sender import StreamWriter
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
 from sip.errors import NO_PJSUA2, SipError
 
 
-class LiveError(Exception):
+class LiveError(MediaworkerError):
     """The worker refused or broke off; the message is one line."""
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from mediaworker.errors import MediaworkerError
+
 RAW_IP = 101
 """Link type of what `write` writes: IP packets without a link layer."""
 MAX_FRAME = 1 << 20
@@ -24,7 +26,7 @@ _PCAP = {
 }  # fmt: skip
 
 
-class CaptureError(Exception):
+class CaptureError(MediaworkerError):
     """The user's file cannot be replayed; the message is one line."""
 
 

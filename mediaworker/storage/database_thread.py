@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase, is_read_only, unusable
 
 log = structlog.get_logger()
@@ -17,7 +18,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound=SqliteFile)
 
 
-class StoreError(Exception):
+class StoreError(MediaworkerError):
     """A store cannot be opened, read or written; the message says why."""
 
 

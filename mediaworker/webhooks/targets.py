@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from config import ConfigError
+from mediaworker.errors import MediaworkerError
 
 Address = IPv4Address | IPv6Address
 GLOBAL_UNICAST = IPv6Network("2000::/3")
@@ -30,7 +31,7 @@ LOOKUPS = 4
 """Names looked up at once, in threads of their own: a name server that does not answer holds up webhooks alone."""
 
 
-class ForbiddenTarget(OSError):
+class ForbiddenTarget(MediaworkerError, OSError):
     """The name stands for no address that may be connected to."""
 
 

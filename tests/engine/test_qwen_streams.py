@@ -80,7 +80,7 @@ class Hasty(Copying):
         return target.tolist
 
 
-class Elsewhere(Copying):
+class JobElsewhere(Copying):
     """Copies down have a stream of their own, and nobody waits for it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -142,7 +142,7 @@ def test_each_read_depends_on_its_write_alone(seed: int) -> None:
     assert made.waits.count({aside}) > 5 and all(streams == {aside} or 0 in streams for streams in made.waits)
 
 
-@pytest.mark.parametrize("kind", [Ring, Hasty, Elsewhere])
+@pytest.mark.parametrize("kind", [Ring, Hasty, JobElsewhere])
 def test_what_was_wrong_or_may_become_so_is_noticed(kind: type[Copying]) -> None:
     with gpu() as made, pytest.raises(Race):
         replay(made, kind, 1)

@@ -26,8 +26,9 @@ from config.log_text import printable
 from config.tasks import end_tasks
 from mediaworker.cli.terminal import for_output, print_error
 from mediaworker.cli.transcription import result_marks
-from mediaworker.cli.transcription.result_marks import Foreign, Mark
+from mediaworker.cli.transcription.result_marks import Mark, NotOurResult
 from mediaworker.cli.transcription.result_names import result_name, target
+from mediaworker.errors import MediaworkerError
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
@@ -62,7 +63,7 @@ class _File:
     """What is to be printed of it, until those before it are over; None when there is nothing."""
 
 
-class _Stop(Exception):
+class _Stop(MediaworkerError):
     """Nothing more can be done; the message says why."""
 
 
@@ -123,7 +124,7 @@ class Batch:
                 self._worse(UNREADABLE, f"{file.path}: {refused.reason}")
             except SourceChanged:
                 self._worse(UNREADABLE, f"{file.path}: it has changed while it was read")
-            except Foreign as foreign:
+            except NotOurResult as foreign:
                 self._worse(UNWRITTEN, f"{file.path}: {foreign}")
             except EngineUnavailable:
                 raise _Stop(f"there is no engine: {self._engine_why}") from None
@@ -137,7 +138,7 @@ class Batch:
                 self._print()
 
     async def _transcribe(self, file: _File, service: FileService) -> None:
-        """Raises FileRefused, SourceChanged, Foreign, EngineUnavailable, OSError."""
+        """Raises FileRefused, SourceChanged, NotOurResult, EngineUnavailable, OSError."""
         try:
             opened = await asyncio.to_thread(_open, file.path)  # a pipe waits for its writer
         except OSError as error:
@@ -197,7 +198,7 @@ class Batch:
         return Mark(path, found.st_size, found.st_mtime_ns)
 
     def _complete(self, file: _File, mark: Mark) -> bool:
-        """Whether an earlier run has done all of it, as it is now. Raises Foreign, OSError."""
+        """Whether an earlier run has done all of it, as it is now. Raises NotOurResult, OSError."""
         if self._folder is None:
             return False
         targets = [target(self._folder, file.path, format) for format in self._formats]

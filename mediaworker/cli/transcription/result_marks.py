@@ -18,12 +18,13 @@ from pathlib import Path
 import msgspec
 
 from config.log_text import printable
+from mediaworker.errors import MediaworkerError
 
 ATTRIBUTE = "user.mediaworker"
 NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.E2BIG, errno.ERANGE)
 
 
-class Foreign(Exception):
+class NotOurResult(MediaworkerError):
     """What stands in the place of a result is not to be replaced; the message names it and says what to do."""
 
 
@@ -44,7 +45,7 @@ class _Beside(msgspec.Struct, frozen=True):
 
 
 def check(result: Path, source: Mark) -> bool:
-    """Whether the result of the source as it is now is there. Raises Foreign, OSError."""
+    """Whether the result of the source as it is now is there. Raises NotOurResult, OSError."""
     try:
         found = result.stat()
     except FileNotFoundError:
@@ -57,7 +58,7 @@ def check(result: Path, source: Mark) -> bool:
         what = f"{place} is the result of {mark.path}"
     else:
         return (mark.bytes, mark.mtime_ns) == (source.bytes, source.mtime_ns)
-    raise Foreign(f"{what}: move it away, or choose another folder with -o")
+    raise NotOurResult(f"{what}: move it away, or choose another folder with -o")
 
 
 def write(half: Path, result: Path, source: Mark) -> None:

@@ -13,11 +13,13 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
+from mediaworker.errors import MediaworkerError
+
 MAX_BYTES = 240
 """Of a name without suffixes: the longest are those of `.NAME.json.part`."""
 
 
-class Clash(Exception):
+class ResultClash(MediaworkerError):
     """Two files would have one result; the message names them and says what to do."""
 
 
@@ -52,7 +54,7 @@ def distinct(files: Iterable[Path]) -> list[Path]:
 
 
 def check(files: Sequence[Path], folder: Path, formats: Sequence[str]) -> None:
-    """Raises Clash when one result would replace another, stand where another's folder is, or replace a file."""
+    """Raises ResultClash when one result would replace another, stand where another's folder is, or replace a file."""
     sources = {os.path.realpath(path): path for path in files}
     results: dict[str, Path] = {}
     for path in files:
@@ -60,13 +62,13 @@ def check(files: Sequence[Path], folder: Path, formats: Sequence[str]) -> None:
             result = target(folder, path, format)
             real = os.path.realpath(result)
             if (other := results.setdefault(real, path)) is not path:
-                raise Clash(
+                raise ResultClash(
                     f"{other} and {path} would both be written to {result}: give them in two runs with different "
                     "output folders, or by paths relative to a folder above both"
                 )
             if real in sources:
-                raise Clash(f"the result of {path} would replace {sources[real]}: choose another output folder")
+                raise ResultClash(f"the result of {path} would replace {sources[real]}: choose another output folder")
     for real, path in results.items():
         for parent in PurePath(real).parents:
             if (other := results.get(str(parent), path)) is not path:
-                raise Clash(f"the result of {other} would stand where the folder for that of {path} must be")
+                raise ResultClash(f"the result of {other} would stand where the folder for that of {path} must be")

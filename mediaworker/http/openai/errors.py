@@ -10,13 +10,14 @@ import msgspec
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from mediaworker.errors import MediaworkerError
 from mediaworker.http.problem import Problem
 
 PREFIXES = ("/v1/audio/", "/v1/models")
 CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 404: "not_found", 429: "rate_limit_exceeded"}
 
 
-class OpenAIError(Exception):
+class OpenAIError(MediaworkerError):
     """The answer to a request that cannot be served."""
 
     def __init__(

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from config.sections.section import Name, Role
+from mediaworker.errors import MediaworkerError
 from mediaworker.policy.phrases import NumberPhrases, PatternError, Search, pattern, search
 
 MAX_RULES = 1000
@@ -17,7 +18,7 @@ Severity = Literal["info", "warning", "critical"]
 _CONDITIONS = ("phrases", "pattern", "silence_s", "overtalk_s")
 
 
-class RulesError(ValueError):
+class RulesError(MediaworkerError, ValueError):
     """The file cannot be used; the text names the rule and says why."""
 
 

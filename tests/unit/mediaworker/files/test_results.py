@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mediaworker.cli.transcription import result_marks, result_names
-from mediaworker.cli.transcription.result_marks import Foreign, Mark
+from mediaworker.cli.transcription.result_marks import Mark, NotOurResult
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
 from mediaworker.files.segments import FileSegment
@@ -44,7 +44,7 @@ def test_a_clash_of_results_is_found_before(
     if not told:
         result_names.check(distinct, Path("out"), ["txt"])
         return
-    with pytest.raises(result_names.Clash, match=told):
+    with pytest.raises(result_names.ResultClash, match=told):
         result_names.check(distinct, Path("out"), ["txt", "srt"])
 
 
@@ -86,7 +86,7 @@ def test_a_marked_result_is_that_of_its_source(marked: Path) -> None:
     assert result_marks.check(marked, replace(OURS, path="/elsewhere/x.wav")), "which may have been moved"
     assert not result_marks.check(marked, replace(OURS, bytes=1001)), "and may have changed"
     assert not result_marks.check(marked, replace(OURS, mtime_ns=5))
-    with pytest.raises(Foreign, match=r"x\.txt is the result of /srv/x\.wav: move it away"):
+    with pytest.raises(NotOurResult, match=r"x\.txt is the result of /srv/x\.wav: move it away"):
         result_marks.check(marked, Mark("/other/x.wav", 7, 7))
     assert not result_marks.check(marked.with_name("y.txt"), OURS)
 
@@ -95,7 +95,7 @@ def test_what_has_taken_its_place_is_not(marked: Path) -> None:
     text = marked.read_text()
     marked.unlink()
     marked.write_text(text + "!")
-    with pytest.raises(Foreign, match=r"x\.txt is there, and is no result of this command"):
+    with pytest.raises(NotOurResult, match=r"x\.txt is there, and is no result of this command"):
         result_marks.check(marked, OURS)
 
 
@@ -105,7 +105,7 @@ def test_a_mark_that_cannot_be_read_is_none(tmp_path_factory: pytest.TempPathFac
     result.write_text("x")
     result.with_name(f".{result.name}.source").write_bytes(data)
     os.setxattr(result, result_marks.ATTRIBUTE, data)
-    with pytest.raises(Foreign):
+    with pytest.raises(NotOurResult):
         result_marks.check(result, OURS)
 
 
