@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
+from asr import messages
 from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance, RecognizerCounters
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
 from asr.client.shares import Shares
 from asr.client.spill import Spill, SpillError, UtteranceAudio
-from asr.messages import Align, FinalRequest, PartialRequest
+from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
@@ -31,13 +34,15 @@ CRASHES_IN_COMPANY = 3
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """A caller's callback, and its argument."""
 
+log = structlog.get_logger("asr")
+
 
 class OutstandingWork:
     """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
-        self.queues: list[SendQueue] = []
+        self.queues: list[EngineQueue] = []
         """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
         self._audio = Shares()
@@ -57,13 +62,13 @@ class OutstandingWork:
     def __contains__(self, utterance_id: str) -> bool:
         return utterance_id in self._open
 
-    def add_queue(self, *, shared: bool = False) -> SendQueue:
-        """For one more engine server. `shared`: other workers use it as well."""
-        queue = SendQueue(max_bytes=self._max_bytes, lose=self._lose, shared=shared)
+    def add_queue(self, name: str = "", *, shared: bool = False) -> EngineQueue:
+        """Add the queue of one more engine server of this name. `shared`: other workers use it as well."""
+        queue = EngineQueue(self, name, max_bytes=self._max_bytes, shared=shared)
         self.queues.append(queue)
         return queue
 
-    def remove_queue(self, queue: SendQueue) -> None:
+    def remove_queue(self, queue: EngineQueue) -> None:
         """The server is gone for good. What it had goes to others."""
         self.queues.remove(queue)
         self._placement.forget(queue)
@@ -268,7 +273,7 @@ class OutstandingWork:
                 # Batch utterances are given up first, the oldest of them before others: no caller listens to them live.
                 mine = (other for other in self._open.values() if other.utterance.source == source)
                 batch = (other for other in mine if other.audio.on_disk and not other.utterance.live)
-                self._lose(next(batch, pending), str(error))
+                self.lose(next(batch, pending), str(error))
 
     def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
         """It is over. `tell`: as for `SendQueue.drop`."""
@@ -311,7 +316,7 @@ class OutstandingWork:
         self._end(pending, tell=tell)
         self._deliveries.append((pending.on_alignment, alignment))
 
-    def _lose(self, pending: PendingUtterance, reason: str) -> None:
+    def lose(self, pending: PendingUtterance, reason: str) -> None:
         """The disk has no room for its audio, or cannot read it back."""
         self.counters.spill_failures += 1
         self._give_up(pending, reason)
@@ -330,3 +335,58 @@ class OutstandingWork:
                 self._answer(pending, Hypothesis(name, revision, "", "", 0, True, error, died=died, refused=refused))
             case _:
                 pending.request = None
+
+
+class EngineQueue(SendQueue):
+    """The utterances that are placed at one engine server, and what its messages mean for the outstanding work.
+
+    A user of `asr.client.servers.engine_server.EngineServer`, whose `EngineUser` documents the methods.
+    """
+
+    def __init__(self, work: OutstandingWork, name: str, *, max_bytes: int, shared: bool) -> None:
+        """`name`: the server's, for the log."""
+        super().__init__(max_bytes=max_bytes, lose=work.lose, shared=shared)
+        self.name, self.counters = name, work.counters
+        self._work = work
+
+    @property
+    def open_utterances(self) -> int:
+        return len(self.utterances)
+
+    @property
+    def to_blame(self) -> bool:
+        return any(name in self._work for name in self.working)
+
+    def on_ready(self) -> None:
+        self._work.on_ready(self)
+
+    def on_message(self, message: FromEngine) -> None:
+        match message:
+            case messages.Welcome():
+                self.languages = message.languages
+            case messages.Working():
+                self.working, self.in_company = message.utterance_ids, message.shared
+            case messages.Heard():
+                self._work.on_hypothesis(self, message.hypothesis)
+            case messages.Words():
+                self._work.on_alignment(self, message.alignment)
+            case messages.Load():
+                self.load = message
+                self.wake()
+            case messages.Draining():
+                log.info("engine server draining", server=self.name, utterances=self.open_utterances)
+                self.available = False
+            case messages.Dropped():
+                self.counters.on_dropped(self.name, message.partials, message.exhausted)
+
+    def end_taking(self, *, replaced: bool) -> None:
+        self.available = False
+
+    def on_death(self, reason: str) -> None:
+        self._work.on_death(self, reason)
+
+    def on_end(self) -> None:
+        self._work.forget_process(self)
+
+    def on_failed(self, reason: str) -> None:
+        """Finals wait for another server, or for the recognizer to say that there is none."""

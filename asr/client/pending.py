@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from asr.client.spill import UtteranceAudio
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 from config.counters import counter
+
+log = structlog.get_logger("asr")
 
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]
@@ -47,6 +51,13 @@ class RecognizerCounters:
         "Counts utterances that were given up because there was no room on disk for their audio."
     )
     replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
+
+    def on_dropped(self, server: str, partials: int, exhausted: int) -> None:
+        """An engine has shed partials, or has repeated steps for which it had no memory."""
+        self.shed_partials += partials
+        self.exhausted_steps += exhausted
+        if exhausted:
+            log.warning("the engine ran out of memory", server=server, steps=exhausted, shed=partials)
 
 
 @dataclass(slots=True)

@@ -198,13 +198,13 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
     metrics.gauge(
         "asr_process_legs",
         "Shows how many legs of calls have their place at each inference process.",
-        lambda: {server.name: server.queue.legs for server in recognizer.servers},
+        lambda: {server.name: server.user.legs for server in recognizer.servers},
         "process",
     )
     metrics.gauge(
         "asr_process_open_utterances",
         "Shows how many utterances each inference process has.",
-        lambda: {server.name: len(server.queue.utterances) for server in recognizer.servers},
+        lambda: {server.name: server.user.open_utterances for server in recognizer.servers},
         "process",
     )
     metrics.gauge(

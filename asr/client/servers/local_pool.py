@@ -8,7 +8,6 @@ from functools import partial
 import structlog
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
 from asr.client.servers.configuration import builds_from, configurations
 from asr.client.servers.engine_health import ProcessRestarts
 from asr.client.servers.engine_life import EngineLife
@@ -27,7 +26,7 @@ log = structlog.get_logger("asr")
 class LocalPool:
     """A pool of `asr.client.servers.pool.Pool`."""
 
-    def __init__(self, settings: Settings, work: OutstandingWork, watcher: Watcher) -> None:
+    def __init__(self, settings: Settings, watcher: Watcher) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._asr = settings.asr
         selection = select(settings.asr)
@@ -45,8 +44,6 @@ class LocalPool:
                 str(place % count),
                 "inference process",
                 lambda server: self._begin(server),
-                work,
-                work.add_queue(),
                 watcher,
                 ProcessRestarts(),
             )
@@ -164,6 +161,6 @@ class LocalPool:
             return new
         self.servers, self._spares = [new], [old]
         self._watcher.on_state(new.reason, new.last_end)
-        await old.drain()
+        await old.drain(replaced=True)
         old.rest()
         return None

@@ -12,7 +12,6 @@ from functools import partial
 import structlog
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
 from asr.client.servers.engine_connection import EngineConnection, ServerAddress
 from asr.client.servers.engine_health import AWAY_S, Reconnects
 from asr.client.servers.engine_life import EngineLife
@@ -36,8 +35,8 @@ log = structlog.get_logger("asr")
 class ServerPool:
     """A pool of `asr.client.servers.pool.Pool`."""
 
-    def __init__(self, settings: Settings, work: OutstandingWork, watcher: Watcher) -> None:
-        self._settings, self._work, self._watcher = settings, work, watcher
+    def __init__(self, settings: Settings, watcher: Watcher) -> None:
+        self._settings, self._watcher = settings, watcher
         self._servers: dict[ServerAddress, EngineServer] = {}
         self._running: dict[ServerAddress, asyncio.Task[None]] = {}
         self._tasks = Tasks()
@@ -172,10 +171,9 @@ class ServerPool:
             f"{bracketed(address.host)}:{address.port}",
             "engine server",
             lambda server: self._begin(address, server),
-            self._work,
-            self._work.add_queue(shared=True),
             self._watcher,
             Reconnects(),
+            shared=True,
         )
         run = again_and_again(partial(server.run, self._idle_reason), f"engine server {server.name}")
         self._running[address] = self._tasks.start(run, f"asr-server-{server.name}")
@@ -196,7 +194,7 @@ class ServerPool:
     def _remove(self, address: ServerAddress) -> None:
         server = self._servers.pop(address)
         self._running.pop(address).cancel()
-        self._work.remove_queue(server.queue)
+        self._watcher.remove_user(server.user)
         log.info("engine server forgotten", server=server.name)
         self._watcher.on_state(server.reason, server.last_end)
 

@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
+from asr.client.outstanding import EngineQueue, OutstandingWork
 from asr.client.servers.engine_connection import EngineConnection, ServerAddress
 from asr.client.servers.engine_health import ProcessRestarts
 from asr.client.servers.engine_life import EngineLife
-from asr.client.servers.engine_server import EngineServer
+from asr.client.servers.engine_server import EngineServer, EngineUser
 from asr.client.servers.watchdog import Watchdog
 from asr.client.spill import Spill
 from asr.network.connection import Delay
@@ -507,6 +507,11 @@ async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:
     class Watching:
         needed = True
 
+        def add_user(self, name: str, *, shared: bool) -> EngineQueue:
+            return work.add_queue(name, shared=shared)
+
+        def remove_user(self, user: EngineUser) -> None: ...
+
         def on_state(self, reason: str, last_end: str) -> None:
             if Failing.lives == 3:
                 over.set()
@@ -517,9 +522,8 @@ async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:
 
     over, work = asyncio.Event(), outstanding()
     server = EngineServer(
-        "s", "engine server", lambda server: Failing(server, Watchdog(hang_s=1.0, start_s=1.0)), work, work.add_queue(),
-        Watching(), AtOnce(),
-    )  # fmt: skip
+        "s", "engine server", lambda server: Failing(server, Watchdog(hang_s=1.0, start_s=1.0)), Watching(), AtOnce()
+    )
     server.want()
     running = asyncio.create_task(server.run("idle"))
     await wait_for(over.wait(), 20)
