@@ -17,11 +17,12 @@ from typing import Any
 import structlog
 
 from asr import messages
-from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance, RecognizerCounters
+from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
 from asr.client.shares import Shares
 from asr.client.spill import Spill, SpillError, UtteranceAudio
+from asr.counters import RecognizerCounters
 from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
 

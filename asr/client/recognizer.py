@@ -16,10 +16,11 @@ import structlog
 from asr import languages
 from asr.client.engines import Engines
 from asr.client.outstanding import EngineQueue, OutstandingWork
-from asr.client.pending import OnAlignment, OnHypothesis, RecognizerCounters
+from asr.client.pending import OnAlignment, OnHypothesis
 from asr.client.servers.engine_health import FinalOutcomes
 from asr.client.servers.engine_server import EngineUser
 from asr.client.spill import Spill
+from asr.counters import RecognizerCounters
 from asr.engines.selection import unknown_language
 from asr.utterance import EngineStatus, Hypothesis, Utterance
 from config.settings import Settings

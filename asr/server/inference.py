@@ -18,6 +18,7 @@ from asr.samples import Loudness
 from asr.server.alignments import Alignments
 from asr.server.oom_backoff import OomBackoff
 from asr.server.scheduler import LIVE, Lane, Request, Scheduler
+from asr.server.served_utterance import ProtocolError, ServedUtterance
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
 HEADROOM_S = 0.2
@@ -27,27 +28,6 @@ FOREVER_S = 1e9
 Asked = messages.PartialRequest | messages.FinalRequest | messages.Align
 PASSED_OVER = 8
 """Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
-
-
-@dataclass(slots=True)
-class _Open:
-    utterance: Utterance
-    loudness: Loudness
-    longest: int
-    """Bytes of audio that the engine takes."""
-    received: int = 0
-    """Bytes of audio."""
-    shown: str = ""
-    """Text of the last hypothesis."""
-    answered: bool = False
-    """It has had a partial: the next one is a refresh."""
-    asked_s: float = 0.0
-    begun: int = -1
-    """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
-    queue_s: float = 0.0
-    at_engine: bool = True
-    suspect: bool = False
-    """See `messages.Open`; until it has been answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +65,9 @@ class Inference:
 
     def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
         """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256."""
-        self.engine, self.alignments = engine, Alignments(aligner)
+        self._open: dict[str, ServedUtterance] = {}
+        self.engine, self.alignments = engine, Alignments(aligner, self._open)
         self.scheduler = Scheduler(max_partials=max_partials or max(256, 8 * engine.capabilities.batch))
-        self._open: dict[str, _Open] = {}
         self.oom_backoff = OomBackoff(engine.capabilities.batch)
         self._shed = self._exhausted = 0
         self._passed_over = 0
@@ -100,15 +80,17 @@ class Inference:
         return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
-        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored."""
+        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored.
+
+        Raises ProtocolError for what makes no sense; then nothing has changed.
+        """
         match message:
-            case messages.Open():
-                utterance = message.utterance
-                assert utterance.id not in self._open, f"{utterance.id} is open"
+            case messages.Open(utterance=utterance):
+                if utterance.id in self._open:
+                    raise ProtocolError(f"utterance {utterance.id} is open already")
                 loudness = Loudness(utterance.format, enough_dbfs=text.QUIET_DBFS)
                 longest = self._longest(utterance)
-                self._open[utterance.id] = _Open(utterance, loudness, longest, suspect=message.suspect)
-                self.alignments.open(utterance)
+                self._open[utterance.id] = ServedUtterance(utterance, loudness, longest, message.suspect)
                 self.engine.open(utterance)
             case messages.Append():
                 self._append(message)
@@ -122,10 +104,8 @@ class Inference:
                 self._submit(message, now, now)
             case messages.CloseUtterance():
                 self._close(message.utterance_id)
-            case messages.Configure():
-                raise AssertionError("configured twice")
-            case messages.Ping():
-                raise AssertionError("answered by the process itself")
+            case _:
+                raise ProtocolError(f"a message of the kind {type(message).__name__} in the middle of a connection")
 
     def choose(self, now: float = inf) -> Work | None:
         """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect.
@@ -255,10 +235,13 @@ class Inference:
         known = self._open.get(message.utterance_id)
         if known is None:
             return
-        assert message.start == known.received, f"audio at {message.start}, expected {known.received}"
+        known.check_audio(message.start)
         known.received += len(message.audio)
         known.loudness.feed(message.audio)
-        self.alignments.append(message.utterance_id, message.audio)
+        if self.alignments.keeps(known):
+            known.audio += message.audio
+        if not known.at_engine:
+            return
         if known.received <= known.longest:
             self.engine.append(message.utterance_id, message.audio)
         elif message.start < known.longest:
@@ -267,7 +250,11 @@ class Inference:
     def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
         if (known := self._open.get(message.utterance_id)) is None:
             return
-        assert message.end <= known.received, "a request about audio that has not come"
+        if isinstance(message, messages.Align):
+            known.check_align()
+        else:
+            known.check_at_engine()
+        known.check_request(message.revision, message.end)
         if isinstance(message, messages.PartialRequest) and (
             not self.engine.capabilities.partials or message.end > known.longest
         ):
@@ -275,7 +262,7 @@ class Inference:
         if not (isinstance(message, messages.PartialRequest) and self.scheduler.pending(message.utterance_id)):
             known.asked_s = now  # a partial instead of one that waits has waited as long
         if isinstance(message, messages.Align):
-            self.alignments.request(message)
+            known.align = message
             self._close_at_engine(known)
         self.scheduler.submit(
             Request(
@@ -301,7 +288,7 @@ class Inference:
         else:
             self._close(utterance_id)
 
-    def _close_at_engine(self, known: _Open) -> None:
+    def _close_at_engine(self, known: ServedUtterance) -> None:
         if known.at_engine:
             known.at_engine = False
             self.engine.close(known.utterance.id)
@@ -310,7 +297,6 @@ class Inference:
         known = self._open.pop(utterance_id, None)
         if known is not None:
             self.scheduler.forget(utterance_id)
-            self.alignments.close(utterance_id)
             self._close_at_engine(known)
 
     # -- answers ----------------------------------------------------------------------------------------------------
@@ -342,7 +328,7 @@ class Inference:
         longest_s = min(self.engine.capabilities.longest_s, FOREVER_S)
         return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
 
-    def _too_long(self, known: _Open, request: Request) -> str:
+    def _too_long(self, known: ServedUtterance, request: Request) -> str:
         profile = "<profile>" if known.utterance.live else "files"
         rate = BYTES_PER_S[known.utterance.format]
         return (
@@ -388,7 +374,7 @@ class Inference:
         return out
 
 
-def _lane(known: _Open, message: Asked) -> Lane:
+def _lane(known: ServedUtterance, message: Asked) -> Lane:
     if not known.utterance.live:
         return Lane.BATCH
     match message:

@@ -14,9 +14,9 @@ from typing import Protocol
 import structlog
 
 from asr import messages
-from asr.client.pending import RecognizerCounters
 from asr.client.servers.engine_health import Death, RestartPolicy
 from asr.client.servers.engine_life import EngineLife
+from asr.counters import RecognizerCounters
 from asr.engines.interface import described
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
