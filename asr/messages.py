@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asr.counters import RecognizerCounters
 from asr.engines.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config.framing import FramedMessage, decode
@@ -212,6 +213,54 @@ class Draining(FramedMessage, frozen=True):
     """The engine server is about to end: it answers what it has, and takes no further utterances."""
 
 
+# -- inference process ↔ its parent, which relays for the workers of an engine server ---------------------------------
+
+
+class Attach(FramedMessage, frozen=True):
+    """To the inference process, beside the descriptor of a socket: one more link."""
+
+    link: int
+    """Its number; no other link of this process has had it."""
+    worker: str
+    """The name of the worker at its other end."""
+
+
+class LinkClosed(FramedMessage, frozen=True):
+    """The inference process has closed a link that its worker had not."""
+
+    link: int
+    reason: str
+    slow: bool = False
+    """The worker has not read its answers; otherwise it has sent what makes no sense, and has been told so."""
+
+
+class Answered(FramedMessage, frozen=True):
+    """What a final of a traced utterance has taken. Times are those of the machine's monotonic clock."""
+
+    link: int
+    traceparent: str
+    asked_s: float
+    queue_s: float
+    failed: bool
+
+
+class Usage(FramedMessage, frozen=True):
+    """What all workers together have at the engine; sent when it has changed."""
+
+    open_utterances: int = 0
+    legs: int = 0
+    files: int = 0
+    """Open utterances of files."""
+    audio_bytes: int = 0
+    """Audio of open utterances."""
+    delay_ms: int = 0
+    """How long requests of calls have lately waited before the engine began with them."""
+    dropped_partials: int = 0
+    """Partials that were not sent because a worker was slow to read, since the process began."""
+    counters: RecognizerCounters = RecognizerCounters()
+    """Counts since the process began."""
+
+
 PROTOCOL = 1
 """Version of what a worker and an engine server tell each other, behind TLS: one more with each change that the other
 side must know of."""
@@ -227,13 +276,16 @@ OfUtterance = Open | Append | PartialRequest | FinalRequest | Withdraw | Align |
 ToEngine = Configure | Hello | Proof | Release | OfUtterance | Ping
 FromEngine = (
     EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused | Load
-    | Draining | Challenge
+    | Draining | Challenge | LinkClosed | Answered | Usage
 )  # fmt: skip
 
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
     ToEngine, dec_hook=lambda kind, value: kind(value)
 )
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+_attach: msgspec.msgpack.Decoder[Attach] = msgspec.msgpack.Decoder(Attach)
 
 
 class _Version(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
@@ -258,3 +310,8 @@ def decode_to_engine(body: bytes) -> ToEngine:
 def decode_from_engine(body: bytes) -> FromEngine:
     """Raises FrameError."""
     return decode(_from_engine, body)
+
+
+def decode_attach(body: bytes) -> Attach:
+    """Raises FrameError."""
+    return decode(_attach, body)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from asr.messages import Align
+from asr.messages import Align, FinalRequest, PartialRequest
 from asr.samples import Loudness
-from asr.utterance import Utterance
+from asr.server.scheduler import Lane
+from asr.utterance import BYTES_PER_S, Utterance
+
+EngineRequest = PartialRequest | FinalRequest | Align
 
 
 class ProtocolError(Exception):
@@ -68,3 +71,23 @@ class ServedUtterance:
         """Raises ProtocolError when the engine has done with it."""
         if not self.at_engine:
             raise ProtocolError("a request for a text after the last final was taken")
+
+    def lane(self, request: EngineRequest) -> Lane:
+        if not self.utterance.live:
+            return Lane.BATCH
+        match request:
+            case FinalRequest():
+                return Lane.FINAL if request.commit else Lane.SPECULATIVE
+            case Align():
+                return Lane.WORDS
+            case _:
+                return Lane.PARTIAL if self.answered else Lane.FIRST_PARTIAL
+
+    def too_long(self, engine: str, end: int) -> str:
+        """Why there is no text for its first `end` bytes, which are more than `longest`."""
+        profile = "<profile>" if self.utterance.live else "files"
+        rate = BYTES_PER_S[self.utterance.format]
+        return (
+            f"the engine {engine} takes {self.longest / rate:g} s of audio, and the utterance has "
+            f"{end / rate:.2f} s: lower endpointing.{profile}.max_utterance_s"
+        )

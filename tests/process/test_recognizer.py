@@ -256,9 +256,7 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "sitecustomize.py"
-    broken.write_text(
-        "import os, sys\nif 'asr.server.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
-    )
+    broken.write_text("import os, sys\nif 'asr.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     async with client(LISTENER) as c:
         c.say("a", codes(PROMPT))

@@ -32,7 +32,7 @@ class EngineProcess(EngineLife):
     async def _serve(self) -> int:
         """Until there are no more answers; its exit status. Raises OSError."""
         try:
-            async with child_process.running("asr.server.process") as child:
+            async with child_process.running("asr.process") as child:
                 self.pid = child.process.pid
                 await self._exchange(
                     child.reader,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha1
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.engines.aligner import TOGETHER, AlignRequest
+from asr.engines.aligner import TOGETHER
 from asr.samples import Loudness
 from asr.server.alignments import Alignments
 from asr.server.inference import PASSED_OVER, Inference
@@ -21,35 +20,13 @@ from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utteran
 from audio.codecs.g711 import ulaw_encode
 from config.framing import encode
 from lab.calls.desks import SipDesk, sip_call
-from lab.engine.hash_engine import HashEngine, Pair
+from lab.engine.hash_engine import HashAligner, HashEngine, Pair, words_of
 from lab.media.speech import speech
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
 
 SECOND = BYTES_PER_S["PCMU"]
-
-
-class HashAligner:
-    """One word, of what it heard and read; chokes on audio that holds a 0xDD."""
-
-    languages = ("en", "zh")
-    longest_s, together_s = 180.0, 30.0
-
-    def __init__(self) -> None:
-        self.steps: list[list[AlignRequest]] = []
-
-    def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
-        self.steps.append(list(spoken))
-        if any(0xDD in each.audio for each in spoken):
-            raise ValueError("cannot stand it")
-        return [words_of(each.audio, each.text) for each in spoken]
-
-    def warm_up(self) -> None: ...
-
-
-def words_of(audio: bytes, text: str) -> tuple[TimedWord, ...]:
-    return (TimedWord(sha1(audio + text.encode()).hexdigest()[:8], 0, len(audio), 1.0),)
 
 
 class WordsPair(Pair):
