@@ -41,6 +41,8 @@ class Hello(FramedMessage, frozen=True):
     """Its name in the server's log and metrics."""
     nonce: bytes = b""
     """Where there are no certificates."""
+    engine: int = 0
+    """The one that it wants a link to; see `Welcome.engines`."""
 
 
 class Proof(FramedMessage, frozen=True):
@@ -139,7 +141,7 @@ class EngineCrashed(FramedMessage, frozen=True):
 
 class Working(FramedMessage, frozen=True):
     """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
-    be what killed it. An engine server sends it only when that has happened, and closes the connection."""
+    be what killed it. An engine server sends it only when that has happened, before `EngineCrashed`."""
 
     utterance_ids: tuple[str, ...]
     shared: bool = False
@@ -181,6 +183,8 @@ class Welcome(FramedMessage, frozen=True):
     languages: tuple[str, ...]
     proof: bytes = b""
     """Where there are no certificates: the server knows the token as well."""
+    engines: int = 1
+    """Inference processes of the server. A worker has a connection for each, and says in `Hello` for which."""
 
 
 class Challenge(FramedMessage, frozen=True):
@@ -261,10 +265,10 @@ class Usage(FramedMessage, frozen=True):
     """Counts since the process began."""
 
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of what a worker and an engine server tell each other, behind TLS: one more with each change that the other
 side must know of."""
-TOKEN_PROTOCOL = 2
+TOKEN_PROTOCOL = 3
 """The same without certificates. In version 1 the worker told the token to whoever listened at the address."""
 
 

@@ -190,7 +190,7 @@ def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
         log.exception("the engine cannot be created", engine=first.engine)
         parent.send(EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"))
         return
-    room = first.asr.max_backlog_mb * MB if shared else 0
+    room = first.asr.max_backlog_mb * MB // max(1, first.asr.processes) if shared else 0
     inference = Inference(engine, None if plugin.words else _aligner(first), max_bytes=room or float("inf"))
     # What there is now stays. Else a full collection would look at it again and again, for up to 0.2 s, in which every
     # answer waits.
@@ -219,12 +219,12 @@ class Infer:
             # With nothing to do, wait for a message; else take what has come between two steps.
             for event in self.drain(wait=work is None):
                 self._receive(*event)
-            work = links.choose(time.monotonic())
+            now = time.monotonic()
+            work = links.choose(now)
+            links.tell(now)
             self._write_parent()
             if work is not None:
                 links.perform(work, time.monotonic())
-            links.tell(time.monotonic())
-            self.write()
 
     def drain(self, *, wait: bool) -> Iterator[Event]:
         """What has come; `wait`: at least one, or until it is time to tell the load."""
@@ -242,14 +242,15 @@ class Infer:
             yield self._inbox.get()
 
     def write(self) -> None:
-        """What can be written, to all. A worker that has been cut off is read no more."""
-        self._write_parent()
+        """What can be written, to all: the parent hears last of what has been answered. A worker that has been cut off
+        is read no more."""
         for link, each in self._sockets.items():
             with suppress(OSError):  # the reader hears of it
                 if link.outgoing:
                     each.write(len(link.outgoing))
                 if link.closed:
                     each.channel.shutdown(socket.SHUT_RDWR)
+        self._write_parent()
 
     def _write_parent(self) -> None:
         """Ends this process when nobody will read it."""

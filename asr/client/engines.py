@@ -26,6 +26,9 @@ class Engines(ABC):
         on_state: takes the engine's new state and a line with the reason.
     """
 
+    relays = False
+    """See `asr.client.servers.engine_server.Watcher`."""
+
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._settings = settings
@@ -193,7 +196,7 @@ class Engines(ABC):
             self.on_failed(last_end)
 
     @abstractmethod
-    def add_user(self, name: str, *, shared: bool) -> EngineUser:
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
         """See `asr.client.servers.engine_server.Watcher`."""
 
     @abstractmethod

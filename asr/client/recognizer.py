@@ -18,7 +18,7 @@ from asr.client.engines import Engines
 from asr.client.outstanding import EngineQueue, OutstandingWork
 from asr.client.pending import OnAlignment, OnHypothesis
 from asr.client.servers.engine_health import FinalOutcomes
-from asr.client.servers.engine_server import EngineUser
+from asr.client.servers.engine_server import EngineServer, EngineUser
 from asr.client.spill import Spill
 from asr.counters import RecognizerCounters
 from asr.engines.selection import unknown_language
@@ -152,8 +152,8 @@ class Recognizer(Engines):
         """Whether calls, jobs or utterances are open."""
         return super().needed or len(self._outstanding) > 0
 
-    def add_user(self, name: str, *, shared: bool) -> EngineQueue:
-        return self._outstanding.add_queue(name, shared=shared)
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineQueue:
+        return self._outstanding.add_queue(server.name, shared=shared)
 
     def remove_user(self, user: EngineUser) -> None:
         assert isinstance(user, EngineQueue)

@@ -94,7 +94,7 @@ class ServerLink:
 class EngineLinks:
     """All links of one engine.
 
-    Loop of the owner: `receive` what has come, `choose`, write what `parent` is sent, `perform`, `tell`, and write.
+    Loop of the owner: `receive` what has come, `choose`, `tell`, write what `parent` is sent, `perform`, and write.
 
     Args:
         parent: the link to the process that has started this one. It hears of everything that concerns the engine.
@@ -236,7 +236,7 @@ class EngineLinks:
 
     def tell(self, now: float) -> None:
         """Tell the load to those that have been answered, and to all once in `TELL_S`; and the parent what has changed.
-        To be called after each step and each message, and every `TELL_S` while there are links."""
+        Called before each step, when there is none, and every `TELL_S` while there are links."""
         if not self._max_bytes:
             return
         usage = self._sum(now)

@@ -32,6 +32,8 @@ class ServerAddress:
     name: str
     """As it stands in the configuration, and in the server's certificate: a name, or an IP address."""
     tls: bool
+    engine: int = 0
+    """Which of its inference processes; see `messages.Welcome.engines`."""
 
 
 class EngineConnection(EngineLife):
@@ -93,12 +95,18 @@ class EngineConnection(EngineLife):
                     await writer.wait_closed()
             writer.transport.abort()
         self.retired = self.retired or self._draining
-        return self.unusable or self.hung or self.raised or self._how()
+        return self.unusable or self.turned_away or self.hung or self.raised or self._how()
 
     def on_message(self, message: messages.FromEngine) -> None:
         match message:
-            case messages.Welcome() if why := self._why_not(message):
+            case messages.Welcome() if why := _other_version(message.version, self._protocol):
+                self.turned_away = why
+                return
+            case messages.Welcome() if why := self._accepts(message):
                 self.unusable = why
+                return
+            case messages.Refused() if self.ready_s is None:
+                self.turned_away = f"it refuses this worker: {message.reason}"
                 return
             case messages.Refused():
                 self.unusable = f"it refuses this worker: {message.reason}"
@@ -110,7 +118,8 @@ class EngineConnection(EngineLife):
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> messages.ToEngine:
         """-> the first message of the exchange. Nothing that matters is sent to a server before it has shown a
         certificate, or that it knows the token. Raises _NotKnown."""
-        hello = messages.Hello(self._protocol, self._worker, b"" if self._address.tls else greeting.nonce())
+        nonce = b"" if self._address.tls else greeting.nonce()
+        hello = messages.Hello(self._protocol, self._worker, nonce, self._address.engine)
         if self._address.tls:
             return hello
         try:
@@ -159,9 +168,6 @@ class EngineConnection(EngineLife):
         """A server says something from the beginning, and whether it is needed or not: a connection that leads
         nowhere any more takes no utterances."""
         return self._watchdog.check(self._signs, ready=True, needed=True)
-
-    def _why_not(self, welcome: messages.Welcome) -> str:
-        return _other_version(welcome.version, self._protocol) or self._accepts(welcome)
 
     def _how(self) -> str:
         if self._signs == 0:

@@ -7,6 +7,7 @@ outstanding requests, watched, and waited for.
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
@@ -62,6 +63,8 @@ class EngineLife(ABC):
         """It has been asked to end, or has said that it will."""
         self.unusable: str | None = None
         """Why no attempt can give an engine."""
+        self.turned_away: str | None = None
+        """Why it does not serve this worker now, although it may soon: it is being upgraded."""
         self.hung: str | None = None
         """Why the watchdog ended it."""
         self.raised: str | None = None
@@ -71,6 +74,10 @@ class EngineLife(ABC):
     def had_engine(self) -> bool:
         """An engine ends with it: a server that was not reached has none, as far as this worker knows."""
         return True
+
+    def attach(self, attach: messages.Attach, link: socket.socket) -> None:
+        """Pass on the end of a link of a worker. Raises OSError."""
+        raise AssertionError("an engine elsewhere")
 
     @abstractmethod
     async def run(self) -> str:
@@ -147,7 +154,7 @@ class EngineLife(ABC):
         """Until the other side closes the channel, is of no use, or writes something that is no message."""
         frames = framing.Frames()
         try:
-            while self.unusable is None and (data := await reader.read(RECEIVE_BYTES)):
+            while not (self.unusable or self.turned_away) and (data := await reader.read(RECEIVE_BYTES)):
                 for body in frames.feed(data):
                     self._signs += 1
                     self.on_message(messages.decode_from_engine(body))
@@ -166,5 +173,7 @@ class EngineLife(ABC):
             case messages.EngineCrashed():
                 self.raised = message.reason
             case messages.Heard() | messages.Words():
+                self.answered = True
+            case messages.Usage(counters=counters) if counters.partials or counters.finals:
                 self.answered = True
         self._owner.on_message(message)

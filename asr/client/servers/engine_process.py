@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 from asr import messages
 from asr.client.servers.engine_life import EngineLife, Owner
 from asr.client.servers.watchdog import Watchdog
-from config import child_process
+from config import child_process, framing
 
 
 class EngineProcess(EngineLife):
@@ -13,14 +16,21 @@ class EngineProcess(EngineLife):
 
     Args:
         configure: the first message.
+        relays: it is passed links of workers by `attach`.
     """
 
     what = "the inference process"
     beginning = "starting the inference process"
 
-    def __init__(self, configure: messages.Configure, owner: Owner) -> None:
+    def __init__(self, configure: messages.Configure, owner: Owner, *, relays: bool = False) -> None:
         super().__init__(owner, Watchdog(hang_s=configure.asr.hang_s, start_s=configure.asr.start_timeout_s))
-        self._configure = configure
+        self._configure, self._relays = configure, relays
+        self._links: socket.socket | None = None
+
+    def attach(self, attach: messages.Attach, link: socket.socket) -> None:
+        """Pass on the end of a link of a worker. Raises OSError."""
+        assert self._links is not None
+        socket.send_fds(self._links, [framing.encode(attach)[4:]], [link.fileno()])
 
     async def run(self) -> str:
         try:
@@ -32,7 +42,15 @@ class EngineProcess(EngineLife):
     async def _serve(self) -> int:
         """Until there are no more answers; its exit status. Raises OSError."""
         try:
-            async with child_process.running("asr.process") as child:
+            async with contextlib.AsyncExitStack() as stack:
+                theirs = []
+                if self._relays:
+                    self._links, end = map(
+                        stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    )
+                    self._links.setblocking(False)
+                    theirs = [end.fileno()]
+                child = await stack.enter_async_context(child_process.running("asr.process", descriptors=theirs))
                 self.pid = child.process.pid
                 await self._exchange(
                     child.reader,

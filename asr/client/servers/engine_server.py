@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -74,8 +75,12 @@ class Watcher(Protocol):
     def needed(self) -> bool:
         """Whether calls, jobs or utterances are open."""
 
-    def add_user(self, name: str, *, shared: bool) -> EngineUser:
-        """For one more server of this name. `shared`: other workers use it as well."""
+    @property
+    def relays(self) -> bool:
+        """Whether the servers work for workers that are relayed for."""
+
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
+        """For one more server. `shared`: other workers use it as well."""
 
     def remove_user(self, user: EngineUser) -> None:
         """Its server is gone for good."""
@@ -114,7 +119,7 @@ class EngineServer:
     ) -> None:
         """`shared`: other workers use it as well."""
         self.name, self.kind = name, kind
-        self.user = watcher.add_user(name, shared=shared)
+        self.user = watcher.add_user(self, shared=shared)
         self.state = EngineStatus.IDLE
         self.reason = ""
         """Why it is in this state."""
@@ -147,6 +152,11 @@ class EngineServer:
     def pid(self) -> int | None:
         """The process id, while there is a process of this machine."""
         return self._life.pid if self._life is not None else None
+
+    def attach(self, attach: messages.Attach, link: socket.socket) -> None:
+        """Pass on the end of a link of a worker. Raises OSError."""
+        assert self._life is not None
+        self._life.attach(attach, link)
 
     def wake(self) -> None:
         """There may be something to send, or nothing any more."""
@@ -239,7 +249,7 @@ class EngineServer:
         self._watcher.deliver()
         if how_long := self._restarts.failed:
             self._enter(EngineStatus.FAILED, life.unusable or f"{reason}, {how_long}")
-            self.user.on_failed(self.reason)
+            self.user.on_failed(self.last_end)
         elif self.state is EngineStatus.READY:
             self._enter(EngineStatus.WARMING_UP, life.beginning)
 

@@ -28,7 +28,7 @@ class LocalPool:
 
     def __init__(self, settings: Settings, watcher: Watcher) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
-        self._asr = settings.asr
+        self._asr, self._watcher = settings.asr, watcher
         selection = select(settings.asr)
         self.engine, self.reason = selection.engine, selection.reason
         plugin = find(self.engine)
@@ -51,7 +51,6 @@ class LocalPool:
         ]
         self.servers, self._spares = places[:count], places[count:]
         """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
-        self._watcher = watcher
         self.missing = ""
         self._show_devices()
         self._tasks = Tasks()
@@ -131,7 +130,7 @@ class LocalPool:
             server.planned_device = ",".join(self._configured[int(server.name)].asr.devices)
 
     def _begin(self, server: EngineServer) -> EngineLife:
-        return EngineProcess(self._configured[int(server.name)], server)
+        return EngineProcess(self._configured[int(server.name)], server, relays=self._watcher.relays)
 
     async def _renew(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -159,7 +160,8 @@ class ServerPool:
             addresses = {ServerAddress(str(each[4][0]), port, name, tls) for each in found}
             for address in addresses:
                 self._add(address)
-            self._forget([each for each in self._servers if (each.name, each.port) == (name, port)], addresses)
+            known = [each for each in self._servers if (each.name, each.port) == (name, port)]
+            self._forget([each for each in known if replace(each, engine=0) not in addresses])
         if missing and missing != self.missing:
             log.warning("asr.servers", problem=missing)
         self.missing = missing
@@ -168,7 +170,7 @@ class ServerPool:
         if address in self._servers:
             return
         self._servers[address] = server = EngineServer(
-            f"{bracketed(address.host)}:{address.port}",
+            f"{bracketed(address.host)}:{address.port}" + (f"/{address.engine}" if address.engine else ""),
             "engine server",
             lambda server: self._begin(address, server),
             self._watcher,
@@ -180,10 +182,10 @@ class ServerPool:
         if self._wanted.is_set():
             server.want()
 
-    def _forget(self, known: list[ServerAddress], found: set[ServerAddress]) -> None:
+    def _forget(self, gone: list[ServerAddress]) -> None:
         """A name server may show some of a name's addresses only, so one that is gone is kept while it answers."""
-        for address in known:
-            if address not in found and self._servers[address].state is not EngineStatus.READY:
+        for address in gone:
+            if self._servers[address].state is not EngineStatus.READY:
                 self._remove(address)
 
     async def _leave(self, address: ServerAddress) -> None:
@@ -205,9 +207,18 @@ class ServerPool:
             worker=self._name,
             token=self._token,
             context=lambda: client_context(self._settings.cluster),
-            accepts=self._why_not,
+            accepts=lambda welcome: self._on_welcome(address, welcome),
             timeout_s=self._settings.asr.server_timeout_s,
         )
+
+    def _on_welcome(self, address: ServerAddress, welcome: messages.Welcome) -> str:
+        """-> why the server is of no use, or "". Each of its inference processes has a connection of its own."""
+        first = replace(address, engine=0)
+        for engine in range(welcome.engines):
+            self._add(replace(first, engine=engine))
+        fewer = [each for each in self._servers if replace(each, engine=0) == first and each.engine >= welcome.engines]
+        self._forget(fewer)
+        return self._why_not(welcome)
 
     def _why_not(self, welcome: messages.Welcome) -> str:
         """Why a server is of no use: its engine is not the one that the settings ask for."""
