@@ -143,7 +143,7 @@ class WorkerConnection:
             self._held += out
             if len(self._held) > BUFFER_BYTES:
                 raise FrameError("more than a greeting before the engine is ready")
-        elif not self._engine.transport.is_closing():
+        elif not (self._last.done() or self._engine.transport.is_closing()):
             self._engine.write(out)
 
     async def relay_answers(self) -> None:
