@@ -5,8 +5,8 @@ them, or waits for a server to be ready; when one dies, its utterances are place
 the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
-There, no further utterance is sent while a process holds `max_bytes` of earlier ones. Workers that share an engine
-server have a share each.
+There, no further utterance is sent while a process holds `max_bytes` of earlier ones; workers that share an engine
+server have a share each (`Load.max_bytes`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from asr import messages
 from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
-from asr.client.shares import Shares
 from asr.client.spill import Spill, SpillError, UtteranceAudio
 from asr.counters import RecognizerCounters
 from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
@@ -46,8 +45,8 @@ class OutstandingWork:
         self.queues: list[EngineQueue] = []
         """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
-        self._audio = Shares()
-        """That of open utterances, in memory and on disk."""
+        self.audio_bytes = 0
+        """The audio of open utterances, in memory and on disk."""
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
         self._placed: dict[str, SendQueue] = {}
@@ -76,22 +75,15 @@ class OutstandingWork:
         self.forget_process(queue)
 
     @property
-    def audio_bytes(self) -> int:
-        """The audio of open utterances, in memory and on disk."""
-        return self._audio.total
-
-    @property
     def spilled_bytes(self) -> int:
         """Audio on disk."""
         return self._spill.used_bytes
 
     # -- from the caller --------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
-        """`suspect`: a process has died over it elsewhere."""
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
         pending = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
-        pending.unanswered_crashes = int(suspect)
         self._open[utterance.id] = pending
         self.counters.utterances += 1
         self._place(pending)
@@ -106,7 +98,7 @@ class OutstandingWork:
         pending = self._open[utterance_id]
         if pending.failed is None:
             pending.audio.append(audio)
-            self._audio.add(pending.utterance.source, len(audio))
+            self.audio_bytes += len(audio)
             if (queue := self._placed.get(utterance_id)) is not None:
                 queue.count(pending)
                 queue.mark(utterance_id)
@@ -114,7 +106,7 @@ class OutstandingWork:
 
     def partial(self, utterance_id: str, revision: int) -> None:
         pending = self._open[utterance_id]
-        if self._audio.exceeds(self._max_bytes, pending.utterance.source):
+        if self.audio_bytes > self._max_bytes:
             self.counters.refused_partials += 1
             pending.revise(revision)
             pending.request = None
@@ -150,7 +142,7 @@ class OutstandingWork:
         self._request(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
-        elif self._audio.exceeds(self._max_bytes, pending.utterance.source):
+        elif self.audio_bytes > self._max_bytes:
             self.counters.refused_alignments += 1
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
@@ -158,10 +150,6 @@ class OutstandingWork:
         """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
         if (pending := self._open.get(utterance_id)) is not None:
             self._end(pending, tell=True)
-
-    def crashes(self, utterance_id: str) -> int:
-        """How many processes have died over it since its last answer."""
-        return self._open[utterance_id].unanswered_crashes
 
     def release(self, stream: str) -> None:
         """The leg is over: its process has one less. Utterances that are open go on."""
@@ -262,18 +250,13 @@ class OutstandingWork:
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
-        source = pending.utterance.source
-        while (
-            self.audio_bytes - self.spilled_bytes > self._max_bytes
-            and self._audio.exceeds(self._max_bytes, source)
-            and pending.audio.movable
-        ):
+        while self.audio_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
             try:
                 pending.audio.move()
             except SpillError as error:
                 # Batch utterances are given up first, the oldest of them before others: no caller listens to them live.
-                mine = (other for other in self._open.values() if other.utterance.source == source)
-                batch = (other for other in mine if other.audio.on_disk and not other.utterance.live)
+                files = (other for other in self._open.values() if not other.utterance.live)
+                batch = (other for other in files if other.audio.on_disk)
                 self.lose(next(batch, pending), str(error))
 
     def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
@@ -285,7 +268,7 @@ class OutstandingWork:
 
     def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
-        self._audio.add(pending.utterance.source, -len(pending.audio))
+        self.audio_bytes -= len(pending.audio)
         if (queue := self._placed.pop(pending.utterance.id, None)) is not None:
             queue.drop(pending, tell=tell)
         self._waiting.pop(pending.utterance.id, None)

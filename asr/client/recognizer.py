@@ -58,11 +58,11 @@ class Recognizer(Engines):
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
         """Begin an utterance; its id must not be open. In a language that the engine does not know it will have a final
-        with `error`, and the engine is not asked. `suspect`: another engine server has died over it."""
+        with `error`, and the engine is not asked."""
         sayable = replace(utterance.sayable(), language=languages.base(utterance.language))
-        self._outstanding.open(sayable, on_hypothesis, suspect=suspect)
+        self._outstanding.open(sayable, on_hypothesis)
         if why := self.unknown(utterance.language):
             self._outstanding.refuse(utterance.id, why)
             return
@@ -124,13 +124,6 @@ class Recognizer(Engines):
     def spilled_bytes(self) -> int:
         """The part of it that is on disk."""
         return self._outstanding.spilled_bytes
-
-    def is_open(self, utterance_id: str) -> bool:
-        return utterance_id in self._outstanding
-
-    def crashes(self, utterance_id: str) -> int:
-        """How many inference processes have died over this open utterance since its last answer."""
-        return self._outstanding.crashes(utterance_id)
 
     @property
     def open_utterances(self) -> int:

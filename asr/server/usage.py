@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from asr.client.shares import Shares
 from asr.counters import RecognizerCounters
 from asr.messages import Answered, FromEngine, Heard
 from asr.server.served_utterance import ServedUtterance
+from asr.server.shares import Shares
 from asr.utterance import Alignment, Hypothesis
 
 DELAY_S = 2.0

@@ -102,9 +102,9 @@ class Pair:
         self.inference = Inference(self.engine())
         self.outstanding.on_ready(self.queue)
 
-    def open(self, name: str, *, live: bool = True, source: str = "") -> None:
+    def open(self, name: str, *, live: bool = True) -> None:
         self.got.setdefault(name, [])
-        self.outstanding.open(Utterance(name, "PCMU", live=live, source=source), self.got[name].append)
+        self.outstanding.open(Utterance(name, "PCMU", live=live), self.got[name].append)
 
     def send(self, count: int = 1 << 30) -> None:
         while count and (message := self.queue.next_message()) is not None:

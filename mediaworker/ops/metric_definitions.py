@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from asr.client.engines import Engines
 from asr.client.recognizer import Recognizer
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
@@ -186,7 +185,7 @@ def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngi
     _add_inference_processes(metrics, recognizer)
 
 
-def _add_inference_processes(metrics: MetricsRegistry, recognizer: Engines) -> None:
+def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
     metrics.gauge(
         "asr_process_state",
         "Is 1 for the state that each inference process is in, and 0 for the other states.",
