@@ -6,12 +6,13 @@ import contextlib
 import socket
 
 from asr import messages
-from asr.client.servers.engine_life import EngineLife, Owner
-from asr.client.servers.watchdog import Watchdog
+from asr.client.servers.link_shell import LinkShell, Owner
+from asr.link.client import ClientLink
+from asr.link.watchdog import Watchdog
 from config import child_process, framing
 
 
-class EngineProcess(EngineLife):
+class EngineProcess(LinkShell):
     """One life of the inference process.
 
     Args:
@@ -19,12 +20,10 @@ class EngineProcess(EngineLife):
         relays: it is passed links of workers by `attach`.
     """
 
-    what = "the inference process"
-    beginning = "starting the inference process"
-
     def __init__(self, configure: messages.Configure, owner: Owner, *, relays: bool = False) -> None:
-        super().__init__(owner, Watchdog(hang_s=configure.asr.hang_s, start_s=configure.asr.start_timeout_s))
-        self._configure, self._relays = configure, relays
+        watchdog = Watchdog(hang_s=configure.asr.hang_s, start_s=configure.asr.start_timeout_s)
+        super().__init__(ClientLink(owner, configure, watchdog), owner)
+        self._relays = relays
         self._links: socket.socket | None = None
 
     def attach(self, attach: messages.Attach, link: socket.socket) -> None:
@@ -37,7 +36,7 @@ class EngineProcess(EngineLife):
             how = child_process.how(await self._serve())
         except OSError as error:  # no process, memory or file descriptor to be had just now
             return f"the inference process cannot be started ({error.strerror or error})"
-        return self.unusable or self.hung or f"the inference process died ({self.raised or how})"
+        return self.link.end(how)
 
     async def _serve(self) -> int:
         """Until there are no more answers; its exit status. Raises OSError."""
@@ -55,7 +54,6 @@ class EngineProcess(EngineLife):
                 await self._exchange(
                     child.reader,
                     child.writer,
-                    self._configure,
                     end_s=child_process.END_S,
                     end=lambda: child_process.kill(child.process),
                 )

@@ -16,7 +16,7 @@ import structlog
 
 from asr import messages
 from asr.client.servers.engine_health import Death, RestartPolicy
-from asr.client.servers.engine_life import EngineLife
+from asr.client.servers.link_shell import LinkShell
 from asr.counters import RecognizerCounters
 from asr.engines.interface import described
 from asr.engines.runtime import Runtime
@@ -111,7 +111,7 @@ class EngineServer:
         self,
         name: str,
         kind: str,
-        begin: Callable[[EngineServer], EngineLife],
+        begin: Callable[[EngineServer], LinkShell],
         watcher: Watcher,
         restarts: RestartPolicy,
         *,
@@ -135,7 +135,7 @@ class EngineServer:
         self._begin, self._watcher = begin, watcher
         self._restarts = restarts
         self._wanted = asyncio.Event()
-        self._life: EngineLife | None = None
+        self._life: LinkShell | None = None
         """The newest; it may have ended."""
         self._settled = asyncio.Event()
         """Set when its life is ready, or will not be, or none is wanted."""
@@ -221,26 +221,26 @@ class EngineServer:
             await self._wanted.wait()
             self._life = life = self._begin(self)
             if self.state is not EngineStatus.FAILED:
-                self._enter(EngineStatus.WARMING_UP, life.beginning)
+                self._enter(EngineStatus.WARMING_UP, life.link.beginning)
             try:
                 reason = await life.run()
             except Exception as error:  # nobody would begin it again, and its utterances would wait for ever
                 log.exception("an engine's life has ended by a fault of ours", server=self.name)
                 reason = f"a fault of this worker ({described(error)})"
-            self.user.counters.hangs += life.hung is not None
-            if life.retired:
+            self.user.counters.hangs += life.link.hung is not None
+            if life.link.retired:
                 self.user.on_end()
                 restarts.on_retirement()
             else:
                 self._on_death(life, reason)
                 await asyncio.sleep(restarts.backoff_s)
 
-    def _on_death(self, life: EngineLife, reason: str) -> None:
+    def _on_death(self, life: LinkShell, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        hung, unusable = life.hung is not None, life.unusable is not None
-        self._restarts.on_death(Death(life.answered, life.ready_s, now_s, self.user.to_blame, hung, unusable))
-        if life.had_engine:
-            if life.ready_s is not None or reason != self.last_end:
+        hung, unusable = life.link.hung is not None, life.link.unusable is not None
+        self._restarts.on_death(Death(life.link.answered, life.link.ready_s, now_s, self.user.to_blame, hung, unusable))
+        if life.link.had_engine:
+            if life.link.ready_s is not None or reason != self.last_end:
                 log.error("engine lost", server=self.name, reason=reason, open_utterances=self.user.open_utterances)
             self.user.on_death(reason)
         elif reason != self.last_end:
@@ -248,10 +248,10 @@ class EngineServer:
         self.last_end = reason
         self._watcher.deliver()
         if how_long := self._restarts.failed:
-            self._enter(EngineStatus.FAILED, life.unusable or f"{reason}, {how_long}")
+            self._enter(EngineStatus.FAILED, life.link.unusable or f"{reason}, {how_long}")
             self.user.on_failed(self.last_end)
         elif self.state is EngineStatus.READY:
-            self._enter(EngineStatus.WARMING_UP, life.beginning)
+            self._enter(EngineStatus.WARMING_UP, life.link.beginning)
 
     def next_message(self) -> messages.ToEngine | None:
         """The next message to its life."""

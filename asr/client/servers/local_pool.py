@@ -10,9 +10,9 @@ import structlog
 from asr import messages
 from asr.client.servers.configuration import builds_from, configurations
 from asr.client.servers.engine_health import ProcessRestarts
-from asr.client.servers.engine_life import EngineLife
 from asr.client.servers.engine_process import EngineProcess
 from asr.client.servers.engine_server import EngineServer, Watcher
+from asr.client.servers.link_shell import LinkShell
 from asr.client.servers.tasks import Tasks
 from asr.engines.devices import has_gpu
 from asr.engines.plugin import find
@@ -129,7 +129,7 @@ class LocalPool:
         for server in self.all:
             server.planned_device = ",".join(self._configured[int(server.name)].asr.devices)
 
-    def _begin(self, server: EngineServer) -> EngineLife:
+    def _begin(self, server: EngineServer) -> LinkShell:
         return EngineProcess(self._configured[int(server.name)], server, relays=self._watcher.relays)
 
     async def _renew(self, before: asyncio.Task[None] | None) -> None:

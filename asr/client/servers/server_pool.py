@@ -15,8 +15,8 @@ import structlog
 from asr import messages
 from asr.client.servers.engine_connection import EngineConnection, ServerAddress
 from asr.client.servers.engine_health import AWAY_S, Reconnects
-from asr.client.servers.engine_life import EngineLife
 from asr.client.servers.engine_server import EngineServer, Watcher
+from asr.client.servers.link_shell import LinkShell
 from asr.client.servers.tasks import Tasks
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
@@ -200,7 +200,7 @@ class ServerPool:
         log.info("engine server forgotten", server=server.name)
         self._watcher.on_state(server.reason, server.last_end)
 
-    def _begin(self, address: ServerAddress, server: EngineServer) -> EngineLife:
+    def _begin(self, address: ServerAddress, server: EngineServer) -> LinkShell:
         return EngineConnection(
             address,
             server,

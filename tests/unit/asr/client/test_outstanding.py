@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.client.recognizer import Hypothesis, Utterance
 from asr.client.servers.engine_health import FAILURES, HOLD_S, FinalOutcomes
-from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, Collect, EngineExhausted
 from asr.engines.selection import select
+from asr.link.watchdog import Watchdog, WatchdogVerdict
 from asr.server.scheduler import Request
 from config import ConfigError
 from config.settings import Asr
