@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from asr import messages
 from asr.client.servers.engine_server import EngineServer, EngineUser
-from asr.client.servers.pool import Pool
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.settings import Settings
+
+if TYPE_CHECKING:
+    from asr.client.servers.local_pool import LocalPool
+    from asr.client.servers.server_pool import ServerPool
 
 
 class Engines(ABC):
@@ -38,7 +42,7 @@ class Engines(ABC):
         self._busy = False
         self._idle: asyncio.TimerHandle | None = None
 
-    def _make_pool(self, settings: Settings) -> Pool:
+    def _make_pool(self, settings: Settings) -> LocalPool | ServerPool:
         if settings.asr.servers:
             from asr.client.servers.server_pool import ServerPool
 

@@ -24,13 +24,14 @@ log = structlog.get_logger("asr")
 
 
 class LocalPool:
-    """A pool of `asr.client.servers.pool.Pool`."""
+    """The engines of `asr.client.engines.Engines`, which documents what is not documented here."""
 
     def __init__(self, settings: Settings, watcher: Watcher) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._asr, self._watcher = settings.asr, watcher
         selection = select(settings.asr)
         self.engine, self.reason = selection.engine, selection.reason
+        """Its name, and why this engine serves, in a line."""
         plugin = find(self.engine)
         self.languages = plugin.languages
         self._timing = select_words(settings.asr, self.engine)
@@ -52,6 +53,7 @@ class LocalPool:
         self.servers, self._spares = places[:count], places[count:]
         """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
         self.missing = ""
+        """Why some servers are not known: they all are."""
         self._show_devices()
         self._tasks = Tasks()
         self._renewal: asyncio.Task[None] | None = None
@@ -77,9 +79,11 @@ class LocalPool:
 
     @property
     def all(self) -> list[EngineServer]:
+        """Those that serve or are to, and others that may have a process."""
         return [*self.servers, *self._spares]
 
     def start(self, idle_reason: str) -> None:
+        """Begin; servers are started by `want`. `idle_reason`: why they are idle while nobody does."""
         known = ", ".join(sorted(self.languages))
         log.info("engine", engine=self.engine, languages=known, reason=self.reason)
         if self.words:
@@ -96,6 +100,7 @@ class LocalPool:
         await self._tasks.stop()
 
     def want(self) -> None:
+        """Have the servers ready, and keep them, until `rest`."""
         for server in self.servers:
             server.want()
 

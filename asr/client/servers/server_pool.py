@@ -34,7 +34,7 @@ log = structlog.get_logger("asr")
 
 
 class ServerPool:
-    """A pool of `asr.client.servers.pool.Pool`."""
+    """The engines of `asr.client.engines.Engines`, where they are elsewhere: see also `local_pool.LocalPool`."""
 
     def __init__(self, settings: Settings, watcher: Watcher) -> None:
         self._settings, self._watcher = settings, watcher
