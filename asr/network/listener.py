@@ -132,7 +132,7 @@ class EngineListener:
     @property
     def workers(self) -> int:
         """How many are connected."""
-        return len(self._connections)
+        return self._engines.workers
 
     # -- a connection -----------------------------------------------------------------------------------------------
 

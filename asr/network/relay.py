@@ -174,8 +174,8 @@ class WorkerConnection:
                 for body in frames.feed(data):
                     self._writer.write(len(body).to_bytes(4, "big") + body)
                 await self._writer.drain()
-        except ConnectionResetError:
-            pass  # it has died with requests unread
+        except OSError:
+            pass  # it has died with requests unread, and what it died over is still to be told
 
 
 class EngineRelay:
@@ -347,6 +347,11 @@ class ServedEngines(Engines):
         (log.warning if slow else log.error)("worker cut off", worker=connection.worker, reason=reason)
 
     # -- what all workers have here -----------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> int:
+        """Those that are connected. Each has a connection to each engine."""
+        return max((len(each.connections) for each in self._relays), default=0)
 
     @property
     def open_utterances(self) -> int:
