@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from asr.errors import AsrError
 from asr.messages import Align, FinalRequest, PartialRequest
 from asr.samples import Loudness
 from asr.server.scheduler import Lane
@@ -12,7 +13,7 @@ from asr.utterance import BYTES_PER_S, Utterance
 EngineRequest = PartialRequest | FinalRequest | Align
 
 
-class ProtocolError(Exception):
+class ProtocolError(AsrError):
     """A worker has sent what makes no sense. The message is for its log; its link is closed, and no other."""
 
 

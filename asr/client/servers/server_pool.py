@@ -49,7 +49,7 @@ class ServerPool:
         self.missing = "their names have not been resolved yet"
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """In the logs of servers."""
-        self._token = str.__str__(settings.cluster.token)
+        self._token = settings.cluster.token.reveal()
         if self._token:
             key_of(self._token)  # now, and not while calls go on
 
