@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asr.counters import RecognizerCounters
 from asr.engines.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config.framing import FramedMessage, decode
@@ -40,6 +41,8 @@ class Hello(FramedMessage, frozen=True):
     """Its name in the server's log and metrics."""
     nonce: bytes = b""
     """Where there are no certificates."""
+    engine: int = 0
+    """The one that it wants a link to; see `Welcome.engines`."""
 
 
 class Proof(FramedMessage, frozen=True):
@@ -138,7 +141,7 @@ class EngineCrashed(FramedMessage, frozen=True):
 
 class Working(FramedMessage, frozen=True):
     """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
-    be what killed it. An engine server sends it only when that has happened, and closes the connection."""
+    be what killed it. An engine server sends it only when that has happened, before `EngineCrashed`."""
 
     utterance_ids: tuple[str, ...]
     shared: bool = False
@@ -180,6 +183,8 @@ class Welcome(FramedMessage, frozen=True):
     languages: tuple[str, ...]
     proof: bytes = b""
     """Where there are no certificates: the server knows the token as well."""
+    engines: int = 1
+    """Inference processes of the server. A worker has a connection for each, and says in `Hello` for which."""
 
 
 class Challenge(FramedMessage, frozen=True):
@@ -212,10 +217,58 @@ class Draining(FramedMessage, frozen=True):
     """The engine server is about to end: it answers what it has, and takes no further utterances."""
 
 
-PROTOCOL = 1
+# -- inference process ↔ its parent, which relays for the workers of an engine server ---------------------------------
+
+
+class Attach(FramedMessage, frozen=True):
+    """To the inference process, beside the descriptor of a socket: one more link."""
+
+    link: int
+    """Its number; no other link of this process has had it."""
+    worker: str
+    """The name of the worker at its other end."""
+
+
+class LinkClosed(FramedMessage, frozen=True):
+    """The inference process has closed a link that its worker had not."""
+
+    link: int
+    reason: str
+    slow: bool = False
+    """The worker has not read its answers; otherwise it has sent what makes no sense, and has been told so."""
+
+
+class Answered(FramedMessage, frozen=True):
+    """What a final of a traced utterance has taken. Times are those of the machine's monotonic clock."""
+
+    link: int
+    traceparent: str
+    asked_s: float
+    queue_s: float
+    failed: bool
+
+
+class Usage(FramedMessage, frozen=True):
+    """What all workers together have at the engine; sent when it has changed."""
+
+    open_utterances: int = 0
+    legs: int = 0
+    files: int = 0
+    """Open utterances of files."""
+    audio_bytes: int = 0
+    """Audio of open utterances."""
+    delay_ms: int = 0
+    """How long requests of calls have lately waited before the engine began with them."""
+    dropped_partials: int = 0
+    """Partials that were not sent because a worker was slow to read, since the process began."""
+    counters: RecognizerCounters = RecognizerCounters()
+    """Counts since the process began."""
+
+
+PROTOCOL = 2
 """Version of what a worker and an engine server tell each other, behind TLS: one more with each change that the other
 side must know of."""
-TOKEN_PROTOCOL = 2
+TOKEN_PROTOCOL = 3
 """The same without certificates. In version 1 the worker told the token to whoever listened at the address."""
 
 
@@ -227,13 +280,16 @@ OfUtterance = Open | Append | PartialRequest | FinalRequest | Withdraw | Align |
 ToEngine = Configure | Hello | Proof | Release | OfUtterance | Ping
 FromEngine = (
     EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused | Load
-    | Draining | Challenge
+    | Draining | Challenge | LinkClosed | Answered | Usage
 )  # fmt: skip
 
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
     ToEngine, dec_hook=lambda kind, value: kind(value)
 )
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+_attach: msgspec.msgpack.Decoder[Attach] = msgspec.msgpack.Decoder(Attach)
 
 
 class _Version(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
@@ -258,3 +314,8 @@ def decode_to_engine(body: bytes) -> ToEngine:
 def decode_from_engine(body: bytes) -> FromEngine:
     """Raises FrameError."""
     return decode(_from_engine, body)
+
+
+def decode_attach(body: bytes) -> Attach:
+    """Raises FrameError."""
+    return decode(_attach, body)

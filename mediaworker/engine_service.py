@@ -1,5 +1,5 @@
-"""The composition root of `mediaworker engine`: a recognizer of this machine's engine, the port where workers reach it,
-and the HTTP port for the operator."""
+"""The composition root of `mediaworker engine`: the inference processes of this machine, the port where workers reach
+them, and the HTTP port for the operator."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from typing import Any
 
 import structlog
 from starlette.requests import HTTPConnection
 
-from asr.client.recognizer import Recognizer
 from asr.network.listener import EngineListener
-from asr.network.session import AnsweredFinal
+from asr.network.relay import AnsweredFinal, ServedEngines
 from asr.utterance import EngineStatus
 from config import ConfigError, Settings
 from config.addresses import parse_tcp
@@ -33,11 +31,8 @@ from mediaworker.ops.readiness import engine_status
 from mediaworker.ops.reload import Part, ReloadCounters
 from mediaworker.ops.service import bind, open_traces
 from mediaworker.ops.tls import Certificate
-from mediaworker.ops.traces import Traces
 
 log = structlog.get_logger()
-
-MB = 1024 * 1024
 
 
 class EngineService:
@@ -50,8 +45,8 @@ class EngineService:
         self.metrics = MetricsRegistry()
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
-        self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.traces = open_traces(settings, "mediaworker-engine")
+        self.engines = ServedEngines(settings, on_state=lambda state, why: None, on_final=self._on_final)
         cluster = settings.cluster
         self.certificate: Certificate | None = None
         context = None
@@ -61,13 +56,11 @@ class EngineService:
             if not has_role(cluster.tls_cert):
                 log.warning(NO_ROLE)
         self.listener = EngineListener(
-            self.recognizer,
+            self.engines,
             parse_tcp(settings.asr.listen),
             name=socket.gethostname(),
             context=context,
             token=cluster.token.reveal(),
-            max_bytes=settings.asr.max_backlog_mb * MB,
-            on_final=None if self.traces is None else partial(self._on_final, self.traces),
         )
         self.failures = AuthFailures()
         self.http = HttpServer(create_operator_app(self), settings)
@@ -79,8 +72,8 @@ class EngineService:
         certificates = {"http": self.http.certificate, "cluster": self.certificate}
         present = {name: each for name, each in certificates.items() if each is not None}
         definitions.add_configuration(metrics, self.reloads, present)
-        definitions.add_recognizer(metrics, self.recognizer)
-        definitions.add_engine_listener(metrics, self.listener)
+        definitions.add_recognizer(metrics, self.engines)
+        definitions.add_engine_listener(metrics, self.listener, self.engines)
         if self.traces is not None:
             metrics.counters("traces", self.traces.counters)
 
@@ -93,8 +86,8 @@ class EngineService:
         async with contextlib.AsyncExitStack() as stack:
             if self.traces is not None:
                 stack.push_async_callback(self.traces.stop)
-            await self.recognizer.start()
-            stack.push_async_callback(self.recognizer.stop)
+            await self.engines.start()
+            stack.push_async_callback(self.engines.stop)
             await bind("asr.listen", self.settings.asr.listen, self.listener)
             stack.push_async_callback(self.listener.stop)
             await bind("http.port", self.settings.http.port, self.http)
@@ -102,7 +95,7 @@ class EngineService:
             yield
 
     def on_started(self) -> None:
-        log.info("ready", listen=self.settings.asr.listen, http=self.http.port, engine=self.recognizer.engine)
+        log.info("ready", listen=self.settings.asr.listen, http=self.http.port, engine=self.engines.engine)
 
     async def drain(self) -> None:
         log.info("draining", workers=self.listener.workers, shutdown_s=self.settings.shutdown_s)
@@ -113,7 +106,7 @@ class EngineService:
         certificates = (self.http.certificate, self.certificate)
         return [
             Part(self._use),
-            Part(self.recognizer.use, check=self.recognizer.check),
+            Part(self.engines.use, check=self.engines.check),
             *(Part(each.use, check=each.check) for each in certificates if each is not None),
         ]
 
@@ -126,11 +119,11 @@ class EngineService:
         """See `mediaworker.http.context.OperatorContext`."""
         listener = self.listener
         return self._reasons(), {
-            "warnings": [*self.recognizer.warnings, *troubles(stuck=False)],
-            "engine": dict(engine_status(self.recognizer)),
+            "warnings": [*self.engines.warnings, *troubles(stuck=False)],
+            "engine": dict(engine_status(self.engines)),
             "workers": listener.workers,
-            "legs": listener.legs,
-            "delay_ms": listener.delay_ms,
+            "legs": self.engines.legs,
+            "delay_ms": self.engines.delay_ms,
         }
 
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
@@ -142,18 +135,15 @@ class EngineService:
         return is_known(self.settings.auth.api_keys, self.failures, connection)
 
     def _reasons(self) -> list[str]:
-        recognizer = self.recognizer
-        if (trouble := recognizer.trouble) is not None:
+        engines = self.engines
+        if (trouble := engines.trouble) is not None:
             return [trouble]
         if stuck := troubles(stuck=True):
             return stuck
-        if recognizer.preloads and recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
+        if engines.preloads and engines.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
             return ["the recognition engine is loading its model"]
         return ["it is about to end"] if self.listener.draining else []
 
-    def _on_final(self, traces: Traces, final: AnsweredFinal) -> None:
-        traces.on_answered(final, self.recognizer.engine)
-
-    def _engine_state(self, state: EngineStatus, why: str) -> None:
-        ends = (server.last_end for server in self.recognizer.servers)
-        self.listener.on_state(state, next(filter(None, ends), why))
+    def _on_final(self, final: AnsweredFinal) -> None:
+        if self.traces is not None:
+            self.traces.on_answered(final, self.engines.engine)

@@ -5,8 +5,8 @@ them, or waits for a server to be ready; when one dies, its utterances are place
 the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
-There, no further utterance is sent while a process holds `max_bytes` of earlier ones. Workers that share an engine
-server have a share each.
+There, no further utterance is sent while a process holds `max_bytes` of earlier ones; workers that share an engine
+server have a share each (`Load.max_bytes`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance, RecognizerCounters
+import structlog
+
+from asr import messages
+from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
-from asr.client.shares import Shares
 from asr.client.spill import Spill, SpillError, UtteranceAudio
-from asr.messages import Align, FinalRequest, PartialRequest
+from asr.counters import RecognizerCounters
+from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
@@ -31,17 +34,19 @@ CRASHES_IN_COMPANY = 3
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """A caller's callback, and its argument."""
 
+log = structlog.get_logger("asr")
+
 
 class OutstandingWork:
     """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
-        self.queues: list[SendQueue] = []
+        self.queues: list[EngineQueue] = []
         """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
-        self._audio = Shares()
-        """That of open utterances, in memory and on disk."""
+        self.audio_bytes = 0
+        """The audio of open utterances, in memory and on disk."""
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
         self._placed: dict[str, SendQueue] = {}
@@ -57,22 +62,17 @@ class OutstandingWork:
     def __contains__(self, utterance_id: str) -> bool:
         return utterance_id in self._open
 
-    def add_queue(self, *, shared: bool = False) -> SendQueue:
-        """For one more engine server. `shared`: other workers use it as well."""
-        queue = SendQueue(max_bytes=self._max_bytes, lose=self._lose, shared=shared)
+    def add_queue(self, name: str = "", *, shared: bool = False) -> EngineQueue:
+        """Add the queue of one more engine server of this name. `shared`: other workers use it as well."""
+        queue = EngineQueue(self, name, max_bytes=self._max_bytes, shared=shared)
         self.queues.append(queue)
         return queue
 
-    def remove_queue(self, queue: SendQueue) -> None:
+    def remove_queue(self, queue: EngineQueue) -> None:
         """The server is gone for good. What it had goes to others."""
         self.queues.remove(queue)
         self._placement.forget(queue)
         self.forget_process(queue)
-
-    @property
-    def audio_bytes(self) -> int:
-        """The audio of open utterances, in memory and on disk."""
-        return self._audio.total
 
     @property
     def spilled_bytes(self) -> int:
@@ -81,11 +81,9 @@ class OutstandingWork:
 
     # -- from the caller --------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
-        """`suspect`: a process has died over it elsewhere."""
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
         pending = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
-        pending.unanswered_crashes = int(suspect)
         self._open[utterance.id] = pending
         self.counters.utterances += 1
         self._place(pending)
@@ -100,7 +98,7 @@ class OutstandingWork:
         pending = self._open[utterance_id]
         if pending.failed is None:
             pending.audio.append(audio)
-            self._audio.add(pending.utterance.source, len(audio))
+            self.audio_bytes += len(audio)
             if (queue := self._placed.get(utterance_id)) is not None:
                 queue.count(pending)
                 queue.mark(utterance_id)
@@ -108,7 +106,7 @@ class OutstandingWork:
 
     def partial(self, utterance_id: str, revision: int) -> None:
         pending = self._open[utterance_id]
-        if self._audio.exceeds(self._max_bytes, pending.utterance.source):
+        if self.audio_bytes > self._max_bytes:
             self.counters.refused_partials += 1
             pending.revise(revision)
             pending.request = None
@@ -144,7 +142,7 @@ class OutstandingWork:
         self._request(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
-        elif self._audio.exceeds(self._max_bytes, pending.utterance.source):
+        elif self.audio_bytes > self._max_bytes:
             self.counters.refused_alignments += 1
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
@@ -152,10 +150,6 @@ class OutstandingWork:
         """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
         if (pending := self._open.get(utterance_id)) is not None:
             self._end(pending, tell=True)
-
-    def crashes(self, utterance_id: str) -> int:
-        """How many processes have died over it since its last answer."""
-        return self._open[utterance_id].unanswered_crashes
 
     def release(self, stream: str) -> None:
         """The leg is over: its process has one less. Utterances that are open go on."""
@@ -256,19 +250,14 @@ class OutstandingWork:
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
-        source = pending.utterance.source
-        while (
-            self.audio_bytes - self.spilled_bytes > self._max_bytes
-            and self._audio.exceeds(self._max_bytes, source)
-            and pending.audio.movable
-        ):
+        while self.audio_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
             try:
                 pending.audio.move()
             except SpillError as error:
                 # Batch utterances are given up first, the oldest of them before others: no caller listens to them live.
-                mine = (other for other in self._open.values() if other.utterance.source == source)
-                batch = (other for other in mine if other.audio.on_disk and not other.utterance.live)
-                self._lose(next(batch, pending), str(error))
+                files = (other for other in self._open.values() if not other.utterance.live)
+                batch = (other for other in files if other.audio.on_disk)
+                self.lose(next(batch, pending), str(error))
 
     def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
         """It is over. `tell`: as for `SendQueue.drop`."""
@@ -279,7 +268,7 @@ class OutstandingWork:
 
     def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
-        self._audio.add(pending.utterance.source, -len(pending.audio))
+        self.audio_bytes -= len(pending.audio)
         if (queue := self._placed.pop(pending.utterance.id, None)) is not None:
             queue.drop(pending, tell=tell)
         self._waiting.pop(pending.utterance.id, None)
@@ -311,7 +300,7 @@ class OutstandingWork:
         self._end(pending, tell=tell)
         self._deliveries.append((pending.on_alignment, alignment))
 
-    def _lose(self, pending: PendingUtterance, reason: str) -> None:
+    def lose(self, pending: PendingUtterance, reason: str) -> None:
         """The disk has no room for its audio, or cannot read it back."""
         self.counters.spill_failures += 1
         self._give_up(pending, reason)
@@ -330,3 +319,58 @@ class OutstandingWork:
                 self._answer(pending, Hypothesis(name, revision, "", "", 0, True, error, died=died, refused=refused))
             case _:
                 pending.request = None
+
+
+class EngineQueue(SendQueue):
+    """The utterances that are placed at one engine server, and what its messages mean for the outstanding work.
+
+    A user of `asr.client.servers.engine_server.EngineServer`, whose `EngineUser` documents the methods.
+    """
+
+    def __init__(self, work: OutstandingWork, name: str, *, max_bytes: int, shared: bool) -> None:
+        """`name`: the server's, for the log."""
+        super().__init__(max_bytes=max_bytes, lose=work.lose, shared=shared)
+        self.name, self.counters = name, work.counters
+        self._work = work
+
+    @property
+    def open_utterances(self) -> int:
+        return len(self.utterances)
+
+    @property
+    def to_blame(self) -> bool:
+        return any(name in self._work for name in self.working)
+
+    def on_ready(self) -> None:
+        self._work.on_ready(self)
+
+    def on_message(self, message: FromEngine) -> None:
+        match message:
+            case messages.Welcome():
+                self.languages = message.languages
+            case messages.Working():
+                self.working, self.in_company = message.utterance_ids, message.shared
+            case messages.Heard():
+                self._work.on_hypothesis(self, message.hypothesis)
+            case messages.Words():
+                self._work.on_alignment(self, message.alignment)
+            case messages.Load():
+                self.load = message
+                self.wake()
+            case messages.Draining():
+                log.info("engine server draining", server=self.name, utterances=self.open_utterances)
+                self.available = False
+            case messages.Dropped():
+                self.counters.on_dropped(self.name, message.partials, message.exhausted)
+
+    def end_taking(self, *, replaced: bool) -> None:
+        self.available = False
+
+    def on_death(self, reason: str) -> None:
+        self._work.on_death(self, reason)
+
+    def on_end(self) -> None:
+        self._work.forget_process(self)
+
+    def on_failed(self, reason: str) -> None:
+        """Finals wait for another server, or for the recognizer to say that there is none."""

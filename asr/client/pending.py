@@ -8,45 +8,9 @@ from dataclasses import dataclass
 from asr.client.spill import UtteranceAudio
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
-from config.counters import counter
 
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]
-
-
-@dataclass(slots=True)
-class RecognizerCounters:
-    """Plain integers for the metrics."""
-
-    utterances: int = 0
-    partials: int = 0
-    """Delivered."""
-    finals: int = 0
-    """Delivered, speculative ones included."""
-    errors: int = counter("Counts finals that the engine answered with an error.")
-    alignments: int = counter("Counts utterances whose words were given times.")
-    words: int = counter("Counts words that were given times.")
-    failed_alignments: int = counter(
-        "Counts utterances for which times of words were requested and could not be found."
-    )
-    refused_alignments: int = counter(
-        "Counts utterances whose words were given no times because too much audio was waiting."
-    )
-    stale: int = counter("Counts answers of the engine that came too late to be used.")
-    refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
-    """More than `asr.max_backlog_mb`."""
-    shed_partials: int = counter("Counts partials that the scheduler dropped under load.")
-    exhausted_steps: int = counter(
-        "Counts steps of the engine that ran out of memory and were repeated in smaller parts."
-    )
-    crashes: int = counter(
-        "Counts inference processes that have died, and connections to engine servers that were lost."
-    )
-    hangs: int = counter("Counts inference processes that were killed because they had stopped answering.")
-    spill_failures: int = counter(
-        "Counts utterances that were given up because there was no room on disk for their audio."
-    )
-    replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
 
 
 @dataclass(slots=True)

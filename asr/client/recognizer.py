@@ -1,29 +1,26 @@
-"""The media process's side of recognition: it starts inference processes when needed, and replaces those that die.
-
-Loads no engine. Everything here runs on one asyncio loop; nothing blocks, and only `start` and `stop` wait.
+"""The media process's side of recognition: utterances in, hypotheses out, whatever happens to the engines.
 
 - `outstanding.OutstandingWork` holds the answers that callers wait for and the messages to send. No I/O.
-- `servers.engine_server.EngineServer` is one engine server over all its lives. `servers.local_pool` has the inference
-  processes of this machine, `servers.server_pool` the connections to `asr.servers`.
+- `engines.Engines` has the engines, of this machine or elsewhere.
 - `Recognizer` joins them: it says when they are wanted, and delivers answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
-from asr import languages, messages
-from asr.client.outstanding import OutstandingWork
-from asr.client.pending import OnAlignment, OnHypothesis, RecognizerCounters
+from asr import languages
+from asr.client.engines import Engines
+from asr.client.outstanding import EngineQueue, OutstandingWork
+from asr.client.pending import OnAlignment, OnHypothesis
 from asr.client.servers.engine_health import FinalOutcomes
-from asr.client.servers.engine_server import EngineServer
-from asr.client.servers.pool import Pool
+from asr.client.servers.engine_server import EngineServer, EngineUser
 from asr.client.spill import Spill
-from asr.engines.runtime import Runtime
+from asr.counters import RecognizerCounters
 from asr.engines.selection import unknown_language
 from asr.utterance import EngineStatus, Hypothesis, Utterance
 from config.settings import Settings
@@ -35,7 +32,7 @@ MB = 1024 * 1024
 log = structlog.get_logger("asr")
 
 
-class Recognizer:
+class Recognizer(Engines):
     """Recognition for the media process.
 
     Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or
@@ -49,76 +46,23 @@ class Recognizer:
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
-        self._settings = settings
-        self._on_state = on_state
-        self.state = EngineStatus.IDLE
         spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
         self._outstanding = OutstandingWork(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
-        self._pool = self._make_pool(settings)
         self._outcomes = FinalOutcomes()
-        self._busy = False
-        self._idle: asyncio.TimerHandle | None = None
-
-    def _make_pool(self, settings: Settings) -> Pool:
-        if settings.asr.servers:
-            from asr.client.servers.server_pool import ServerPool
-
-            return ServerPool(settings, self._outstanding, self)
-        from asr.client.servers.local_pool import LocalPool
-
-        return LocalPool(settings, self._outstanding, self)
-
-    async def start(self) -> None:
-        """Log the engine's name. The engine starts with the first call, or now if `asr.preload` says so."""
-        self._pool.start(f"no call or job for {self._settings.asr.idle_s:g} s")
-        self.keep_alive(self._busy)
+        super().__init__(settings, on_state=on_state)
 
     async def stop(self) -> None:
         """End the engine; open utterances get no more answers."""
-        if self._idle is not None:
-            self._idle.cancel()
-        await self._pool.stop()
+        await super().stop()
         self._outstanding.drop_spilled()
-
-    # -- what serves --------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> str:
-        """Its name; empty while it is not known, for it is elsewhere."""
-        return self._pool.engine
-
-    @property
-    def shared(self) -> bool:
-        """The engine is in engine servers elsewhere."""
-        return bool(self._settings.asr.servers)
-
-    @property
-    def model(self) -> str:
-        """The model that the engine has loaded; empty where it has only one."""
-        return self._pool.model
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes of the languages that can be requested; none while they are not known."""
-        return self._pool.languages
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Languages whose words can be given timestamps."""
-        return self._pool.words
-
-    @property
-    def servers(self) -> Sequence[EngineServer]:
-        """The inference processes of this machine, or the engine servers elsewhere, whether they run or not."""
-        return self._pool.servers
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
         """Begin an utterance; its id must not be open. In a language that the engine does not know it will have a final
-        with `error`, and the engine is not asked. `suspect`: another engine server has died over it."""
+        with `error`, and the engine is not asked."""
         sayable = replace(utterance.sayable(), language=languages.base(utterance.language))
-        self._outstanding.open(sayable, on_hypothesis, suspect=suspect)
+        self._outstanding.open(sayable, on_hypothesis)
         if why := self.unknown(utterance.language):
             self._outstanding.refuse(utterance.id, why)
             return
@@ -166,34 +110,10 @@ class Recognizer:
         """The leg is over, and there will be no more utterances of it: the next leg may have its place."""
         self._outstanding.release(stream)
 
-    def keep_alive(self, busy: bool) -> None:
-        """True: calls or jobs are open, so start the processes now and keep them. False: they are over."""
-        self._busy = busy or self.preloads
-        if self._busy:
-            self._want()
-        else:
-            self._rest()
-
-    @property
-    def preloads(self) -> bool:
-        """Whether the engine starts with the worker and stays."""
-        return self._pool.preloads
-
     @property
     def trouble(self) -> str | None:
         """Why a new call is likely to get no text, or None."""
-        if not self.servers:
-            return f"asr.servers: {self._pool.missing}"
-        if self.state is EngineStatus.FAILED:
-            return "the recognition engine does not start"
-        if self.state is not EngineStatus.READY and (lacking := self.lacking) is not None:
-            return lacking
-        return self._outcomes.trouble(asyncio.get_running_loop().time())
-
-    @property
-    def lacking(self) -> str | None:
-        """What the next start of the inference process would lack, although the present process may not need it."""
-        return self._pool.lacking
+        return super().trouble or self._outcomes.trouble(asyncio.get_running_loop().time())
 
     @property
     def backlog_bytes(self) -> int:
@@ -204,13 +124,6 @@ class Recognizer:
     def spilled_bytes(self) -> int:
         """The part of it that is on disk."""
         return self._outstanding.spilled_bytes
-
-    def is_open(self, utterance_id: str) -> bool:
-        return utterance_id in self._outstanding
-
-    def crashes(self, utterance_id: str) -> int:
-        """How many inference processes have died over this open utterance since its last answer."""
-        return self._outstanding.crashes(utterance_id)
 
     @property
     def open_utterances(self) -> int:
@@ -225,91 +138,33 @@ class Recognizer:
         """Utterances that the processes are working on, by their latest reports."""
         return tuple(name for queue in self._outstanding.queues for name in queue.working)
 
-    @property
-    def runtime(self) -> Runtime | None:
-        """Where the first process computes that has been ready."""
-        return next((server.runtime for server in self.servers if server.runtime is not None), None)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process ids of the inference processes that there are."""
-        return tuple(server.pid for server in self._pool.all if server.pid is not None)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Of the engines that are ready, and of processes that do not start while others serve."""
-        found = dict.fromkeys(
-            warning for server in self.servers if server.runtime is not None for warning in server.runtime.warnings
-        )
-        if self.state is EngineStatus.READY:
-            for server in self.servers:
-                if server.state is EngineStatus.FAILED:
-                    found[f"{server.kind} {server.name} does not start: {server.reason}"] = None
-        if self._pool.missing:
-            found[f"asr.servers: {self._pool.missing}"] = None
-        return tuple(found)
-
-    # -- changed settings -------------------------------------------------------------------------------------------
-
-    def check(self, settings: Settings) -> None:
-        """Raises ConfigError where the engine could not start with these settings, or they could not be taken over."""
-        self._pool.check(settings)
-
-    def use(self, settings: Settings) -> None:
-        """Take over settings that `check` has passed."""
-        self._settings = settings
-        self._pool.use(settings)
-
-    # -- life of the servers ------------------------------------------------------------------------------------------
+    # -- from the engines -------------------------------------------------------------------------------------------
 
     @property
     def needed(self) -> bool:
         """Whether calls, jobs or utterances are open."""
-        return self._busy or len(self._outstanding) > 0
+        return super().needed or len(self._outstanding) > 0
+
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineQueue:
+        return self._outstanding.add_queue(server.name, shared=shared)
+
+    def remove_user(self, user: EngineUser) -> None:
+        assert isinstance(user, EngineQueue)
+        self._outstanding.remove_queue(user)
+
+    def on_failed(self, reason: str) -> None:
+        self._outstanding.fail_waiting(reason)
+        self.deliver()
 
     def _after_request(self) -> None:
         """A final or an alignment has been requested."""
         if self.state is EngineStatus.FAILED:
-            asyncio.get_running_loop().call_soon(self._fail_waiting, "the engine does not start")
+            asyncio.get_running_loop().call_soon(self.on_failed, "the engine does not start")
         self.deliver_soon()
 
     def _close(self, utterance_id: str) -> None:
         self._outstanding.close(utterance_id)
         self._rest()
-
-    def _want(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        self._pool.want()
-
-    def _rest(self) -> None:
-        """Start counting `asr.idle_s` if nobody needs the engine."""
-        if self.needed or self._idle is not None or not any(server.wanted for server in self.servers):
-            return
-        self._idle = asyncio.get_running_loop().call_later(self._settings.asr.idle_s, self._retire)
-
-    def _retire(self) -> None:
-        self._idle = None
-        if self.needed:
-            return
-        self._pool.rest()
-
-    # -- from the servers -------------------------------------------------------------------------------------------
-
-    def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None:
-        self._pool.on_ready(ready)
-
-    def on_state(self, reason: str, last_end: str) -> None:
-        """One that is ready is enough; all must have failed."""
-        states = {each.state for each in self.servers}
-        order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
-        state = next((each for each in order if each in states), EngineStatus.FAILED)
-        if state is not self.state:
-            self.state = state
-            self._on_state(state, self._pool.reason if state is EngineStatus.READY else reason)
-        if state is EngineStatus.FAILED:
-            self._fail_waiting(last_end)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -332,7 +187,3 @@ class Recognizer:
                 # One caller's mistake must not end recognition for the others.
                 log.exception("an answer was not taken", utterance_id=answer.utterance_id)
         self._rest()
-
-    def _fail_waiting(self, reason: str) -> None:
-        self._outstanding.fail_waiting(reason)
-        self.deliver()

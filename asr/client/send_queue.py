@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 
 from asr.client.pending import PendingUtterance
-from asr.client.shares import Shares
 from asr.client.spill import SpillError
 from asr.messages import CloseUtterance, Load, Release, ToEngine
 
@@ -19,7 +18,7 @@ SLOW_MS = 150
 
 
 class SendQueue:
-    """No further utterance is sent while the process holds `max_bytes` of earlier ones, or the source's share of them.
+    """No further utterance is sent while the process holds `max_bytes` of earlier ones.
 
     Args:
         shared: it is of an engine server that other workers use as well, and is told when a leg leaves it.
@@ -46,12 +45,12 @@ class SendQueue:
         self.files = 0
         """How many of the utterances are of files."""
         self._max_bytes, self._lose, self._shared = max_bytes, lose, shared
-        self._begun = Shares()
+        self._begun_bytes = 0
         """Audio of the utterances that the process has been sent."""
         self._unsent: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
-        self._held: dict[str, OrderedDict[str, None]] = {}
-        """Source → its utterances that wait for room in the process."""
+        self._held: OrderedDict[str, None] = OrderedDict()
+        """Utterances that wait for room in the process."""
         self._closed: deque[str] = deque()
         """Utterances that the process still has to close."""
         self._left: deque[str] = deque()
@@ -93,14 +92,14 @@ class SendQueue:
 
     def mark(self, name: str) -> None:
         """The utterance may have something to send."""
-        if name not in self._held.get(self.utterances[name].utterance.source, ()):
+        if name not in self._held:
             self._unsent[name] = None
         self.wake()
 
     def count(self, pending: PendingUtterance) -> None:
         """All audio of an utterance that has been opened is at the process, or about to be."""
         if pending.opened:
-            self._begun.add(pending.utterance.source, len(pending.audio) - pending.begun_bytes)
+            self._begun_bytes += len(pending.audio) - pending.begun_bytes
             pending.begun_bytes = len(pending.audio)
 
     def drop(self, pending: PendingUtterance, *, tell: bool) -> None:
@@ -109,13 +108,10 @@ class SendQueue:
         if self.utterances.pop(name, None) is None:
             return
         self.files -= not pending.utterance.live
-        self._begun.add(pending.utterance.source, -pending.begun_bytes)
+        self._begun_bytes -= pending.begun_bytes
         pending.begun_bytes = 0
         self._unsent.pop(name, None)
-        if held := self._held.get(source := pending.utterance.source):
-            held.pop(name, None)
-            if not held:
-                del self._held[source]
+        self._held.pop(name, None)
         if tell and pending.opened:
             self._closed.append(name)
         pending.opened = False
@@ -129,7 +125,7 @@ class SendQueue:
         self._held.clear()
         self._closed.clear()
         self._left.clear()
-        self._begun.clear()
+        self._begun_bytes = 0
         self.working, self.in_company, self.available, self.files = (), False, False, 0
         self.load = Load()
         for pending in placed:
@@ -142,18 +138,14 @@ class SendQueue:
             return CloseUtterance(self._closed.popleft())
         if self._left:
             return Release(self._left.popleft())
-        for source, held in self._held.items():
-            if self._has_room(source):
-                self._unsent[held.popitem(last=False)[0]] = None
-                if not held:
-                    del self._held[source]
-                break
+        if self._held and self._has_room:
+            self._unsent[self._held.popitem(last=False)[0]] = None
         while self._unsent:
             name = next(iter(self._unsent))
             pending = self.utterances[name]
-            if not pending.opened and not self._has_room(source := pending.utterance.source):
+            if not (pending.opened or self._has_room):
                 del self._unsent[name]
-                self._held.setdefault(source, OrderedDict())[name] = None
+                self._held[name] = None
             elif (message := self._next_of(pending)) is not None:
                 self._unsent.move_to_end(name)
                 return message
@@ -161,9 +153,10 @@ class SendQueue:
                 self._unsent.pop(name, None)
         return None
 
-    def _has_room(self, source: str) -> bool:
-        """At the process, for one more utterance."""
-        return not self._begun.fills(min(self._max_bytes, self.load.max_bytes or self._max_bytes), source)
+    @property
+    def _has_room(self) -> bool:
+        """Whether the process has room for one more utterance."""
+        return self._begun_bytes < min(self._max_bytes, self.load.max_bytes or self._max_bytes)
 
     def _next_of(self, pending: PendingUtterance) -> ToEngine | None:
         try:

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from asr.errors import AsrError
+
 BLOCK_BYTES = 32 * 1024
 
 
-class SpillError(Exception):
+class SpillError(AsrError):
     """The spill is full, or the disk cannot be written or read; the message says which."""
 
 

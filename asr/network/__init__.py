@@ -1,6 +1,5 @@
-"""An engine server that workers on this and other machines share: the side of `mediaworker engine`.
+"""An engine server that workers on this and other machines share: the parent of its inference processes.
 
-`listener.EngineListener` takes connections, and each has a `session.WorkerSession`, which passes what the worker asks
-on to the server's own `asr.client.recognizer.Recognizer`. What the worker knows of the server is
-`asr.client.servers.engine_connection`.
+`listener.EngineListener` lets workers in, and `relay.EngineRelay` passes frames between each of them and its link to an
+inference process (`asr.process`). What the worker knows of the server is `asr.link.client.RemoteLink`.
 """

@@ -1,4 +1,4 @@
-"""The port of an engine server: workers connect, show a certificate or a token, and have their speech recognised.
+"""The port of an engine server: workers connect, show a certificate or a token, and are linked to the engine.
 
 Whoever is not let in is told nothing. A worker that makes no sense is told why and cut off; the others notice nothing.
 """
@@ -11,26 +11,14 @@ import itertools
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from asr import greeting, messages
-from asr.client.recognizer import Recognizer
 from asr.client.servers.tasks import Tasks
-from asr.network.connection import (
-    HELLO_S,
-    RECEIVE_BYTES,
-    Delay,
-    ListenerCounters,
-    WorkerConnection,
-    next_frames,
-    opened,
-)
-from asr.network.session import AnsweredFinal, ProtocolError, WorkerSession
-from asr.utterance import EngineStatus
+from asr.network.relay import RECEIVE_BYTES, EngineRelay, ServedEngines, WorkerConnection
 from config import framing
 from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
@@ -42,8 +30,12 @@ MAX_GREETING_OF_ADDRESS = 16
 """Of one address or IPv6 /64. Many workers behind one address that come at once try again."""
 SILENCE_S = 60.0
 """A worker that has said nothing for so long is gone: it pings more often than that."""
-TELL_S = 1.0
-"""How often a change of the load is told to a worker that gets no answers."""
+CHECK_S = 1.0
+"""How often connections are checked."""
+HELLO_S = 5.0
+"""How long a connection may take to greet, with its TLS handshake."""
+END_S = 2.0
+"""How long connections get at the end to take what has been answered."""
 
 log = structlog.get_logger("asr")
 
@@ -54,6 +46,8 @@ class _Greeted:
 
     worker: str
     """Its name."""
+    relay: EngineRelay
+    """To the engine that it has asked for."""
     more: list[bytes]
     """Frames that came with its greeting."""
     proof: bytes = b""
@@ -66,41 +60,39 @@ class EngineListener:
     Args:
         context: makes the server's side of TLS; None: workers show `token` instead.
         name: of this server, for the log of workers.
-        on_final: takes the times of each final of a traced utterance, on the loop's clock.
     """
 
     def __init__(
         self,
-        recognizer: Recognizer,
+        engines: ServedEngines,
         address: tuple[str, int],
         *,
         name: str,
         context: ssl.SSLContext | None,
         token: str,
-        max_bytes: int,
-        on_final: Callable[[AnsweredFinal], None] | None = None,
     ) -> None:
         assert context is not None or token, "somebody has to be kept out"
-        self.counters = ListenerCounters()
+        self.counters = engines.listener_counters
         self.port = address[1]
         """The port bound, once started."""
-        self._recognizer, self._address, self._name = recognizer, address, name
-        self._context, self._token, self._max_bytes = context, token, max_bytes
+        self._engines, self._address, self._name = engines, address, name
+        self._context, self._token = context, token
         if token:
             greeting.key_of(token)  # now, and not while calls go on
-        self._on_final = on_final
         self._numbers = itertools.count(1)
         self._connections: set[WorkerConnection] = set()
-        self._delay = Delay()
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
         self._greeting: dict[asyncio.Task[None], str] = {}
         """Connections that have not greeted yet, oldest first, and the address or network of each."""
-        self._tell: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
         self._emptied = asyncio.Event()
+        engines.on_usage = self._emptied.set
+        self._gone = asyncio.Event()
+        """Set when a worker has left."""
         self._limit = LogRateLimit()
 
     async def start(self) -> None:
@@ -110,7 +102,7 @@ class EngineListener:
         self._accepting = self._tasks.start(
             again_and_again(partial(self._accept, self._socket), "asr-listener"), "asr-listener"
         )
-        self._tell_again()
+        self._check_again()
 
     async def drain(self, within_s: float) -> None:
         """Take no more utterances, and answer those that there are."""
@@ -120,62 +112,27 @@ class EngineListener:
             connection.send(messages.Draining())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while any(len(connection.session) for connection in self._connections):
+                while self._engines.open_utterances:
                     self._emptied.clear()
                     await self._emptied.wait()
 
     async def stop(self) -> None:
-        if self._tell is not None:
-            self._tell.cancel()
+        if self._check is not None:
+            self._check.cancel()
         self._close_port()
-        for connection in list(self._connections):
-            connection.close()
+        for connection in self._connections:
+            connection.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while self._connections:
+                    self._gone.clear()
+                    await self._gone.wait()
         await self._tasks.stop()
 
     @property
     def workers(self) -> int:
         """How many are connected."""
-        return len(self._connections)
-
-    @property
-    def legs(self) -> int:
-        """That have their place here, of all workers."""
-        return sum(len(each.session.legs) for each in self._connections)
-
-    @property
-    def files(self) -> int:
-        """Open utterances of files, of all workers."""
-        return sum(each.session.files for each in self._connections)
-
-    @property
-    def delay_ms(self) -> int:
-        """How long requests of calls have lately waited before the engine began with them."""
-        return self._delay.ms(asyncio.get_running_loop().time())
-
-    def load(self, session: WorkerSession) -> messages.Load:
-        """What a worker is told."""
-        share = self._max_bytes // max(1, len(self._connections))
-        return messages.Load(self.legs - len(session.legs), self.files - session.files, self.delay_ms, share)
-
-    def on_state(self, state: EngineStatus, reason: str) -> None:
-        """The engine has another state. While it is not ready, nothing is kept here: another server may be."""
-        if state is EngineStatus.READY:
-            for connection in self._connections:
-                connection.send(self._ready())
-                connection.ready = True
-            return
-        blamed = {each: each.session.blamed for each in self._connections if each.ready}
-        total = sum(map(len, blamed.values()))
-        for connection, names in blamed.items():
-            connection.close(messages.Working(names, shared=total > len(names)), messages.EngineCrashed(reason))
-        if state is EngineStatus.FAILED:
-            for connection in self._connections - blamed.keys():
-                connection.close(messages.EngineFailed(reason))
-
-    def _ready(self) -> messages.EngineReady:
-        runtime = self._recognizer.runtime
-        assert runtime is not None
-        return messages.EngineReady(self._recognizer.engine, self._recognizer.words, runtime)
+        return self._engines.workers
 
     # -- a connection -----------------------------------------------------------------------------------------------
 
@@ -186,7 +143,7 @@ class EngineListener:
                 accepted, address = await loop.sock_accept(port)
             except OSError as error:  # no file descriptor to be had just now
                 log.error("no connection can be accepted", reason=error.strerror or str(error))
-                await asyncio.sleep(TELL_S)
+                await asyncio.sleep(CHECK_S)
                 continue
             peer = address[0]
             if len(self._connections) >= MAX_WORKERS:
@@ -216,7 +173,7 @@ class EngineListener:
         try:
             try:
                 async with asyncio.timeout(HELLO_S):
-                    reader, writer = await opened(accepted, self._context)
+                    reader, writer = await _opened(accepted, self._context)
                     # Behind TLS, audio may follow the first message at once.
                     frames = framing.Frames(framing.MAX_FRAME_BYTES if self._context else greeting.MAX_BYTES)
                     greeted = await self._greet(reader, writer, frames, peer)
@@ -229,7 +186,7 @@ class EngineListener:
                 if (task := asyncio.current_task()) is not None:
                     self._greeting.pop(task, None)
             if greeted is not None and writer is not None:
-                await self._talk(greeted, reader, writer, frames)
+                await self._relay(greeted, reader, writer, frames)
         finally:
             if writer is None:
                 accepted.close()
@@ -240,7 +197,7 @@ class EngineListener:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames, peer: str
     ) -> _Greeted | None:
         """-> a worker, if it is let in. Raises EOFError, FrameError."""
-        bodies, tls = await next_frames(reader, frames), self._context is not None
+        bodies, tls = await _next_frames(reader, frames), self._context is not None
         version, first = messages.decode_version(bodies[0]), bodies.pop(0)
         if version != messages.protocol(tls=tls):
             why = (
@@ -252,102 +209,101 @@ class EngineListener:
             return None
         hello = messages.decode_to_engine(first)
         assert isinstance(hello, messages.Hello)
-        worker = hello.worker[:100] or peer
+        worker, relay = hello.worker[:100] or peer, self._engines.relay(hello.engine)
+        if relay is None:
+            why = f"it asks for engine {hello.engine}, and this server has {len(self._engines.servers)}"
+            self._refuse(peer, why)
+            writer.write(framing.encode(messages.Refused(why)))
+            return None
         if tls:
-            return _Greeted(worker, bodies)
+            return _Greeted(worker, relay, bodies)
         challenge = messages.Challenge(greeting.nonce())
         ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         known = greeting.Greeting(self._token, hello.nonce, challenge.nonce, *ends)
         writer.write(framing.encode(challenge))
-        bodies = bodies or await next_frames(reader, frames)
+        bodies = bodies or await _next_frames(reader, frames)
         answer = messages.decode_to_engine(bodies.pop(0))
         if len(hello.nonce) != greeting.NONCE_BYTES or not isinstance(answer, messages.Proof):
             raise framing.FrameError("no proof")
         if not known.proves("worker", answer.proof):
             self._refuse(peer, "its token is another one, or its messages have come over somebody else's connection")
             return None
-        return _Greeted(worker, bodies, known.proof("server"))
+        return _Greeted(worker, relay, bodies, known.proof("server"))
 
-    async def _talk(
+    async def _relay(
         self, greeted: _Greeted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames
     ) -> None:
-        worker = greeted.worker
-        loop = asyncio.get_running_loop()
-        session = WorkerSession(
-            next(self._numbers),
-            worker,
-            self._recognizer,
-            lambda waited_s: on_answer(waited_s),
-            on_final=self._on_final,
-            clock=loop.time,
-        )
-        connection = WorkerConnection(session, writer, self.counters, self.load)
-
-        def on_answer(waited_s: float | None) -> None:
-            if waited_s is not None:
-                self._delay.record(waited_s, loop.time())
-            if self.draining and not len(session):
-                self._emptied.set()
-            connection.send_soon()
-
+        """Until the worker is gone."""
+        worker, relay = greeted.worker, greeted.relay
+        connection = WorkerConnection(next(self._numbers), worker, reader, writer, frames)
+        answers = self._tasks.start(connection.relay_answers(), "asr-relay")
         self._connections.add(connection)
         self.counters.connections += 1
         log.info("worker connected", worker=worker)
         try:
-            writer.write(framing.encode(self._welcome(greeted.proof)))  # before anything else
-            self._begin(connection)
-            for body in greeted.more:
-                session.receive(messages.decode_to_engine(body))
-            while data := await reader.read(RECEIVE_BYTES):
-                connection.heard_s = loop.time()
-                for body in frames.feed(data):
-                    session.receive(messages.decode_to_engine(body))
-                if self.draining and not len(session):
-                    self._emptied.set()
-        except (ProtocolError, framing.FrameError) as error:
-            self.counters.violations += 1
-            log.error("worker cut off", worker=worker, reason=str(error))
-            connection.close(messages.Refused(str(error)))
+            connection.send(self._welcome(greeted.proof))  # before anything else
+            self._engines.keep_alive(True)
+            relay.add(connection)
+            await connection.relay_requests(greeted.more)
+        except framing.FrameError as error:
+            self._engines.on_cut_off(connection, str(error))
+            connection.send(messages.Refused(str(error)))
         except OSError:
             pass
         finally:
+            relay.remove(connection)
+            answers.cancel()
             self._connections.discard(connection)
-            session.close()
-            self._emptied.set()
-            self._recognizer.keep_alive(bool(self._connections))
+            self._gone.set()
+            self._engines.keep_alive(bool(self._connections))
             log.info("worker gone", worker=worker)
 
     def _welcome(self, proof: bytes) -> messages.Welcome:
-        recognizer, version = self._recognizer, messages.protocol(tls=self._context is not None)
-        return messages.Welcome(version, self._name, recognizer.engine, recognizer.model, recognizer.languages, proof)
-
-    def _begin(self, connection: WorkerConnection) -> None:
-        recognizer = self._recognizer
-        recognizer.keep_alive(True)
-        connection.send()
-        if recognizer.state is EngineStatus.READY:
-            connection.send(self._ready())
-            connection.ready = True
-        elif recognizer.state is EngineStatus.FAILED:
-            connection.close(messages.EngineFailed(recognizer.trouble or "the recognition engine does not start"))
+        engines, version = self._engines, messages.protocol(tls=self._context is not None)
+        return messages.Welcome(
+            version, self._name, engines.engine, engines.model, engines.languages, proof, len(engines.servers)
+        )
 
     def _refuse(self, peer: str, why: str) -> None:
         self.counters.refused += 1
         if (count := self._limit.due((peer, why), asyncio.get_running_loop().time())) is not None:
             log.warning("a connection to the engine was not let in", peer=peer, reason=why, others=count)
 
-    def _tell_again(self) -> None:
+    def _check_again(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tell = loop.call_later(TELL_S, self._tell_again)
+        self._check = loop.call_later(CHECK_S, self._check_again)
         for connection in list(self._connections):
             if loop.time() - connection.heard_s >= SILENCE_S:
-                log.warning("worker cut off: it says nothing any more", worker=connection.session.worker)
+                log.warning("worker cut off: it says nothing any more", worker=connection.worker)
                 connection.abort()
             else:
-                connection.send()
+                connection.check()
 
     def _close_port(self) -> None:
         self.draining = True
         if self._accepting is not None and self._socket is not None:
             self._accepting.cancel()
             self._socket.close()
+
+
+async def _opened(
+    accepted: socket.socket, context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Streams over an accepted connection, after the TLS handshake. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(RECEIVE_BYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    handshake_s = HELLO_S if context is not None else None
+    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=handshake_s
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _next_frames(reader: asyncio.StreamReader, frames: framing.Frames) -> list[bytes]:
+    """Until there is a whole frame. Raises EOFError, FrameError."""
+    while not (bodies := frames.feed(await reader.read(RECEIVE_BYTES))):
+        if reader.at_eof():
+            raise EOFError
+    return bodies

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from asr.engines.aligner import TOGETHER, Aligner, AlignRequest
 from asr.engines.interface import first_line
-from asr.messages import Align
 from asr.server.scheduler import Lane, Request, Scheduler
-from asr.utterance import BYTES_PER_S, Alignment, TimedWord, Utterance
+from asr.server.served_utterance import ServedUtterance
+from asr.utterance import BYTES_PER_S, Alignment, TimedWord
 
 log = structlog.get_logger("asr")
 
 
-@dataclass(slots=True)
-class _Alignable:
-    utterance: Utterance
-    audio: bytearray = field(default_factory=bytearray)
-    request: Align | None = None
-
-
 class Alignments:
-    """See the module. Without an aligner no audio is kept, and every answer is that there is no aligner."""
+    """The aligner, for utterances that `Inference` knows. Without one, no audio is to be kept for it, and every answer
+    is that there is no aligner."""
 
-    def __init__(self, aligner: Aligner | None) -> None:
-        self._aligner = aligner
-        self._open: dict[str, _Alignable] = {}
+    def __init__(self, aligner: Aligner | None, utterances: Mapping[str, ServedUtterance]) -> None:
+        """`utterances`: the open ones by their ids, which may change."""
+        self._aligner, self._utterances = aligner, utterances
 
     @property
     def languages(self) -> tuple[str, ...]:
         return self._aligner.languages if self._aligner is not None else ()
 
-    def open(self, utterance: Utterance) -> None:
-        if utterance.words:
-            self._open[utterance.id] = _Alignable(utterance)
-
-    def append(self, utterance_id: str, audio: bytes) -> None:
-        if self._aligner is not None and (alignable := self._open.get(utterance_id)) is not None:
-            alignable.audio += audio
-
-    def request(self, message: Align) -> None:
-        self._open[message.utterance_id].request = message
-
-    def close(self, utterance_id: str) -> None:
-        self._open.pop(utterance_id, None)
+    def keeps(self, served: ServedUtterance) -> bool:
+        """Whether the audio of this utterance is wanted."""
+        return self._aligner is not None and served.utterance.words
 
     def choose(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
         """As many requests of these lanes as are aligned together, and at least one if any waits."""
@@ -56,7 +39,7 @@ class Alignments:
             nonlocal room_s, empty
             if not request.align:
                 return False
-            room_s -= (seconds := request.end / BYTES_PER_S[self._open[request.utterance_id].utterance.format])
+            room_s -= (seconds := request.end / BYTES_PER_S[self._utterances[request.utterance_id].utterance.format])
             if room_s < 0 and not empty:
                 room_s += seconds
                 return False
@@ -92,10 +75,10 @@ class Alignments:
             return [((), first_line(failure))]
 
     def _input(self, request: Request) -> AlignRequest:
-        alignable = self._open[request.utterance_id]
-        assert alignable.request is not None
-        audio = bytes(alignable.audio[: request.end])
-        return AlignRequest(alignable.utterance.format, audio, alignable.request.text, alignable.request.language)
+        served = self._utterances[request.utterance_id]
+        assert served.align is not None
+        audio = bytes(served.audio[: request.end])
+        return AlignRequest(served.utterance.format, audio, served.align.text, served.align.language)
 
     def _refusal(self, align: AlignRequest) -> str | None:
         if self._aligner is None:

@@ -18,36 +18,16 @@ from asr.samples import Loudness
 from asr.server.alignments import Alignments
 from asr.server.oom_backoff import OomBackoff
 from asr.server.scheduler import LIVE, Lane, Request, Scheduler
+from asr.server.served_utterance import EngineRequest, ProtocolError, ServedUtterance
+from asr.server.usage import EngineUsage
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
 HEADROOM_S = 0.2
 """So long before its endpoint may fire a speculative final goes before partials."""
 PARTIAL_ALLOWANCE_S = 0.3
 FOREVER_S = 1e9
-Asked = messages.PartialRequest | messages.FinalRequest | messages.Align
 PASSED_OVER = 8
 """Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
-
-
-@dataclass(slots=True)
-class _Open:
-    utterance: Utterance
-    loudness: Loudness
-    longest: int
-    """Bytes of audio that the engine takes."""
-    received: int = 0
-    """Bytes of audio."""
-    shown: str = ""
-    """Text of the last hypothesis."""
-    answered: bool = False
-    """It has had a partial: the next one is a refresh."""
-    asked_s: float = 0.0
-    begun: int = -1
-    """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
-    queue_s: float = 0.0
-    at_engine: bool = True
-    suspect: bool = False
-    """See `messages.Open`; until it has been answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +63,26 @@ class Inference:
     the next step when it ends one. The utterances of both are different ones.
     """
 
-    def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
-        """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256."""
-        self.engine, self.alignments = engine, Alignments(aligner)
+    def __init__(
+        self,
+        engine: Engine,
+        aligner: Aligner | None = None,
+        *,
+        max_partials: int | None = None,
+        max_bytes: float = inf,
+    ) -> None:
+        """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256. `max_bytes`: with
+        more audio here, a source that has more than its share of it gets no partials."""
+        self._open: dict[str, ServedUtterance] = {}
+        self.usage, self._max_bytes = EngineUsage(), max_bytes
+        self.engine, self.alignments = engine, Alignments(aligner, self._open)
         self.scheduler = Scheduler(max_partials=max_partials or max(256, 8 * engine.capabilities.batch))
-        self._open: dict[str, _Open] = {}
         self.oom_backoff = OomBackoff(engine.capabilities.batch)
         self._shed = self._exhausted = 0
         self._passed_over = 0
         """Steps since one on words, while some wait."""
+        self._now_s = 0.0
+        """When the latest piece of work was begun."""
         self._begun: _Begun | None = None
         """Of an engine that is pipelined: what has not been collected."""
 
@@ -100,15 +91,18 @@ class Inference:
         return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
-        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored."""
+        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored.
+
+        Raises ProtocolError for what makes no sense; then nothing has changed.
+        """
         match message:
-            case messages.Open():
-                utterance = message.utterance
-                assert utterance.id not in self._open, f"{utterance.id} is open"
+            case messages.Open(utterance=utterance):
+                if utterance.id in self._open:
+                    raise ProtocolError(f"utterance {utterance.id} is open already")
                 loudness = Loudness(utterance.format, enough_dbfs=text.QUIET_DBFS)
                 longest = self._longest(utterance)
-                self._open[utterance.id] = _Open(utterance, loudness, longest, suspect=message.suspect)
-                self.alignments.open(utterance)
+                self._open[utterance.id] = served = ServedUtterance(utterance, loudness, longest, message.suspect)
+                self.usage.on_open(served)
                 self.engine.open(utterance)
             case messages.Append():
                 self._append(message)
@@ -122,10 +116,13 @@ class Inference:
                 self._submit(message, now, now)
             case messages.CloseUtterance():
                 self._close(message.utterance_id)
-            case messages.Configure():
-                raise AssertionError("configured twice")
-            case messages.Ping():
-                raise AssertionError("answered by the process itself")
+            case _:
+                raise ProtocolError(f"a message of the kind {type(message).__name__} in the middle of a connection")
+
+    def close_source(self, source: str) -> None:
+        """The link is gone: close the utterances that came over it, and release what they hold."""
+        for name in [name for name, known in self._open.items() if known.utterance.source == source]:
+            self._close(name)
 
     def choose(self, now: float = inf) -> Work | None:
         """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect.
@@ -200,6 +197,7 @@ class Inference:
             known = self._open[request.utterance_id]
             if known.begun != request.revision:
                 known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
+        self._now_s = now
         before, self._begun = self._begun, None
         out = self._begin(work) if work.requests and not work.align else []
         if before is not None:
@@ -211,7 +209,8 @@ class Inference:
         for request in work.requests:
             known = self._open[request.utterance_id]
             if request.end > known.longest:
-                return self._fail(EngineError(request.utterance_id, self._too_long(known, request)), work, refused=True)
+                why = known.too_long(self.engine.name, request.end)
+                return self._fail(EngineError(request.utterance_id, why), work, refused=True)
         if not self.engine.capabilities.pipelined:
             return self._collect(work, lambda: self.engine.step(work.requests))
         engine = cast(PipelinedEngine, self.engine)
@@ -234,7 +233,7 @@ class Inference:
         out: list[FromEngine] = []
         for answer in answers:
             if self.scheduler.finish(answer.request):
-                out.append(messages.Heard(self._hypothesis(answer)))
+                out += self._answer(self._hypothesis(answer))
                 if answer.request.commit:
                     self._committed(answer.request.utterance_id)
         for request in work.requests:
@@ -255,33 +254,45 @@ class Inference:
         known = self._open.get(message.utterance_id)
         if known is None:
             return
-        assert message.start == known.received, f"audio at {message.start}, expected {known.received}"
+        known.check_audio(message.start)
         known.received += len(message.audio)
+        self.usage.on_audio(known, len(message.audio))
         known.loudness.feed(message.audio)
-        self.alignments.append(message.utterance_id, message.audio)
+        if self.alignments.keeps(known):
+            known.audio += message.audio
+        if not known.at_engine:
+            return
         if known.received <= known.longest:
             self.engine.append(message.utterance_id, message.audio)
         elif message.start < known.longest:
             self.engine.append(message.utterance_id, message.audio[: known.longest - message.start])
 
-    def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
+    def _submit(self, message: EngineRequest, deadline_s: float, now: float) -> None:
         if (known := self._open.get(message.utterance_id)) is None:
             return
-        assert message.end <= known.received, "a request about audio that has not come"
+        if isinstance(message, messages.Align):
+            known.check_align()
+        else:
+            known.check_at_engine()
+        known.check_request(message.revision, message.end)
         if isinstance(message, messages.PartialRequest) and (
             not self.engine.capabilities.partials or message.end > known.longest
         ):
             return
+        if isinstance(message, messages.PartialRequest) and self.usage.refuses_partial(known, self._max_bytes):
+            return
+        if isinstance(message, messages.FinalRequest):
+            known.final_asked_s = now
         if not (isinstance(message, messages.PartialRequest) and self.scheduler.pending(message.utterance_id)):
             known.asked_s = now  # a partial instead of one that waits has waited as long
         if isinstance(message, messages.Align):
-            self.alignments.request(message)
+            known.align = message
             self._close_at_engine(known)
         self.scheduler.submit(
             Request(
                 utterance_id=message.utterance_id,
                 revision=message.revision,
-                lane=_lane(known, message),
+                lane=known.lane(message),
                 final=not isinstance(message, messages.PartialRequest),
                 end=message.end,
                 deadline_s=deadline_s,
@@ -301,7 +312,7 @@ class Inference:
         else:
             self._close(utterance_id)
 
-    def _close_at_engine(self, known: _Open) -> None:
+    def _close_at_engine(self, known: ServedUtterance) -> None:
         if known.at_engine:
             known.at_engine = False
             self.engine.close(known.utterance.id)
@@ -309,11 +320,14 @@ class Inference:
     def _close(self, utterance_id: str) -> None:
         known = self._open.pop(utterance_id, None)
         if known is not None:
+            self.usage.on_close(known)
             self.scheduler.forget(utterance_id)
-            self.alignments.close(utterance_id)
             self._close_at_engine(known)
 
     # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, hypothesis: Hypothesis) -> list[FromEngine]:
+        return self.usage.on_hypothesis(self._open[hypothesis.utterance_id], hypothesis, self._now_s)
 
     def _hypothesis(self, answer: Answer) -> Hypothesis:
         request = answer.request
@@ -342,14 +356,6 @@ class Inference:
         longest_s = min(self.engine.capabilities.longest_s, FOREVER_S)
         return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
 
-    def _too_long(self, known: _Open, request: Request) -> str:
-        profile = "<profile>" if known.utterance.live else "files"
-        rate = BYTES_PER_S[known.utterance.format]
-        return (
-            f"the engine {self.engine.name} takes {known.longest / rate:g} s of audio, and the utterance has "
-            f"{request.end / rate:.2f} s: lower endpointing.{profile}.max_utterance_s"
-        )
-
     def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
         """The step is done again, with less in it."""
         relief = self.oom_backoff.on_exhausted(work.requests)
@@ -372,7 +378,7 @@ class Inference:
                 failed = Hypothesis(
                     request.utterance_id, request.revision, "", "", 0, request.final, error.reason, refused=refused
                 )
-                out.append(messages.Heard(failed))
+                out += self._answer(failed)
                 if request.commit:
                     self._close(request.utterance_id)
         return out
@@ -382,19 +388,8 @@ class Inference:
         out: list[FromEngine] = []
         for request, alignment in zip(requests, self.alignments.perform(requests), strict=True):
             if self.scheduler.finish(request):
+                self.usage.on_alignment(alignment)
                 queue_s = self._open[request.utterance_id].queue_s
                 out.append(messages.Words(replace(alignment, queue_s=queue_s)))
                 self._close(request.utterance_id)
         return out
-
-
-def _lane(known: _Open, message: Asked) -> Lane:
-    if not known.utterance.live:
-        return Lane.BATCH
-    match message:
-        case messages.FinalRequest():
-            return Lane.FINAL if message.commit else Lane.SPECULATIVE
-        case messages.Align():
-            return Lane.WORDS
-        case _:
-            return Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL

@@ -1,4 +1,4 @@
-"""An engine server: the real scheduler, and around it what `asr.server.inference` and `asr.network` do."""
+"""An engine server: the real scheduler, and around it what `asr.server.inference` and `asr.link.server` do."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from asr import messages
-from asr.network.connection import Delay
-from asr.network.listener import TELL_S
+from asr.link.server import TELL_S
 from asr.server.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S
 from asr.server.scheduler import LIVE, Lane, Request, Scheduler
+from asr.server.usage import Delay
 from asr.utterance import Hypothesis
 from benchmarks.scale.clock import Clock
 from benchmarks.scale.costs import Costs

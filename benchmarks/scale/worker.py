@@ -7,8 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
-from asr.client.send_queue import SendQueue
+from asr.client.outstanding import EngineQueue, OutstandingWork
 from asr.client.spill import Spill
 from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.talk import ENDS_MS
@@ -26,7 +25,7 @@ MAX_BYTES = 256 << 20
 class Link:
     """A worker's connection to an engine server."""
 
-    def __init__(self, worker: Worker, server: EngineServer, queue: SendQueue) -> None:
+    def __init__(self, worker: Worker, server: EngineServer, queue: EngineQueue) -> None:
         self.alive = True
         self.worker, self.server, self.queue = worker, server, queue
         self.name = worker.name

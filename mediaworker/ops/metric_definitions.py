@@ -37,6 +37,7 @@ from mediaworker.policy.alerts.watch import AlertWatch
 
 if TYPE_CHECKING:
     from asr.network.listener import EngineListener
+    from asr.network.relay import ServedEngines
     from sip.pjsip.endpoint import SipEndpoint
 
 
@@ -154,7 +155,7 @@ def add_media(metrics: MetricsRegistry, media: MediaLoop, detector: Detector) ->
     )
 
 
-def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
+def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
     metrics.counters("asr", recognizer.counters)
     metrics.gauge(
         "build_info",
@@ -184,7 +185,7 @@ def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
     _add_inference_processes(metrics, recognizer)
 
 
-def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
+def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
     metrics.gauge(
         "asr_process_state",
         "Is 1 for the state that each inference process is in, and 0 for the other states.",
@@ -198,13 +199,13 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
     metrics.gauge(
         "asr_process_legs",
         "Shows how many legs of calls have their place at each inference process.",
-        lambda: {server.name: server.queue.legs for server in recognizer.servers},
+        lambda: {server.name: server.user.legs for server in recognizer.servers},
         "process",
     )
     metrics.gauge(
         "asr_process_open_utterances",
         "Shows how many utterances each inference process has.",
-        lambda: {server.name: len(server.queue.utterances) for server in recognizer.servers},
+        lambda: {server.name: server.user.open_utterances for server in recognizer.servers},
         "process",
     )
     metrics.gauge(
@@ -239,7 +240,7 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
     )
 
 
-def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener) -> None:
+def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener, engines: ServedEngines) -> None:
     metrics.counters("engine_server", listener.counters)
     metrics.gauge(
         "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: listener.workers
@@ -247,15 +248,15 @@ def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener) -> N
     metrics.gauge(
         "engine_server_legs",
         "Shows how many legs of calls have their place at this engine server.",
-        lambda: listener.legs,
+        lambda: engines.legs,
     )
     metrics.gauge(
-        "engine_server_files", "Shows how many utterances of files this engine server has.", lambda: listener.files
+        "engine_server_files", "Shows how many utterances of files this engine server has.", lambda: engines.files
     )
     metrics.gauge(
         "engine_server_delay_seconds",
         "Shows how long requests of calls have lately waited before the engine began with them.",
-        lambda: listener.delay_ms / 1000,
+        lambda: engines.delay_ms / 1000,
     )
 
 

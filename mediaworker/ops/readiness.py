@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from asr.client.engines import Engines
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
@@ -98,7 +99,7 @@ class Readiness:
         ]
 
 
-def engine_status(recognizer: Recognizer) -> Mapping[str, Any]:
+def engine_status(recognizer: Engines) -> Mapping[str, Any]:
     """The engine's name and state, on which device it computes, each inference process if there are several, and each
     engine server elsewhere."""
     runtime = recognizer.runtime

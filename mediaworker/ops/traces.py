@@ -35,7 +35,7 @@ from uuid import UUID
 from mediaworker.events.subscription import Entry
 
 if TYPE_CHECKING:
-    from asr.network.session import AnsweredFinal
+    from asr.network.relay import AnsweredFinal
 
 TRACEPARENT = "traceparent"
 """The header of W3C Trace Context."""

@@ -44,7 +44,7 @@ class PatientRecognizer(Recognizer):
         """Set while none is."""
         self.settled.set()
 
-    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None], *, suspect: bool = False) -> None:
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
         def heard(hypothesis: Hypothesis) -> None:
             try:
                 on_hypothesis(hypothesis)
@@ -52,7 +52,7 @@ class PatientRecognizer(Recognizer):
                 if hypothesis.final:
                     self._settle(utterance.id)
 
-        super().open(utterance, heard, suspect=suspect)
+        super().open(utterance, heard)
 
     def partial(self, utterance_id: str, revision: int) -> None:
         super().partial(utterance_id, revision)

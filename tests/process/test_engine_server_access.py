@@ -24,6 +24,7 @@ from config.settings import Cluster
 from lab.engine.listener import LISTENER, LISTENER_PATH, words
 from lab.engine.recognizer import PROMPT, client, codes
 from lab.network.authority import Authority, Pair
+from lab.network.ports import ports
 from lab.patience import seconds, timeout, until
 from lab.worker.engine_server_clients import finals, ready, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server, shared
@@ -235,28 +236,31 @@ async def test_another_version_is_a_sentence_on_both_sides(server: Server) -> No
         (only,) = await answered(server, len(body).to_bytes(4, "big") + body)
         assert isinstance(only, messages.Refused)
         why = (
-            f"it speaks version {version} of the protocol between workers and engine servers, and this server version 2"
+            f"it speaks version {version} of the protocol between workers and engine servers, and this server version 3"
         )
         assert only.reason == why and why in server.log.read_text()
+
+
+OTHER_WELCOME = messages.Welcome(messages.TOKEN_PROTOCOL + 1, "new", "moonshine", "", ("en",))
+OTHER_REFUSAL = messages.Refused("it speaks version 2, and this server version 1")
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (
-            messages.Welcome(messages.TOKEN_PROTOCOL + 1, "new", "moonshine", "", ("en",)),
-            "it speaks version 3 of the protocol between workers and engine servers, and this worker version 2",
+            OTHER_WELCOME,
+            "it speaks version 4 of the protocol between workers and engine servers, and this worker version 3",
         ),
-        (
-            messages.Refused("it speaks version 2, and this server version 1"),
-            "it refuses this worker: it speaks version 2, and this server version 1",
-        ),
+        (OTHER_REFUSAL, f"it refuses this worker: {OTHER_REFUSAL.reason}"),
     ],
     ids=["newer", "older"],
 )
 async def test_a_worker_is_told_that_the_server_speaks_another_version(
-    answer: messages.FromEngine, reason: str
+    answer: messages.FromEngine, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is away as long as one that is not reached: it may be about to be upgraded."""
+    monkeypatch.setattr("asr.client.servers.engine_health.AWAY_S", 1.0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
@@ -268,8 +272,34 @@ async def test_a_worker_is_told_that_the_server_speaks_another_version(
         port = listening.sockets[0].getsockname()[1]
         async with client(shared(f"tcp://127.0.0.1:{port}")) as c:
             c.recognizer.keep_alive(True)
+            await c.until(lambda: c.recognizer.servers and c.recognizer.servers[0].last_end)
+            assert c.recognizer.servers[0].last_end == reason
             await c.until(lambda: c.recognizer.state is EngineStatus.FAILED)
             assert reason in c.reasons[-1]
+
+
+@pytest.mark.parametrize("answer", [OTHER_WELCOME, OTHER_REFUSAL], ids=["newer", "older"])
+async def test_an_upgrade_of_the_only_server_loses_no_final(answer: messages.FromEngine, tmp_path: Path) -> None:
+    """The worker keeps the audio, and comes again until the server speaks its version."""
+    (port,) = ports(1)
+    refusals = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal refusals
+        refusals += 1
+        await reader.read(1000)
+        writer.write(framing.encode(answer))
+        await reader.read()
+        writer.close()
+
+    async with client(shared(f"tcp://127.0.0.1:{port}")) as c:
+        async with await asyncio.start_server(serve, "127.0.0.1", port):
+            c.recognizer.keep_alive(True)
+            names = [say(c, "leg", number) for number in range(3)]
+            await c.until(lambda: refusals >= 3)
+        with engine_server(tmp_path, LISTENER_PATH, port=port, **LISTENER):
+            assert await finals(c, names) == [WORDS] * 3
+        assert c.recognizer.counters.crashes == 0
 
 
 async def test_a_wrong_token_is_a_reason_that_a_person_can_act_on(server: Server) -> None:

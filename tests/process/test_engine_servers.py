@@ -63,7 +63,7 @@ async def connected(*servers: Server, clients: int = 1, timeout_s: float = 10.0)
 
 
 def home(c: Client, name: str) -> EngineServer | None:
-    return next((server for server in c.recognizer.servers if name in server.queue.utterances), None)
+    return next((server for server in c.recognizer.servers if name in server.user.utterances), None)
 
 
 def of(c: Client, server: Server) -> EngineServer:
@@ -77,13 +77,13 @@ async def test_words_through_servers_are_those_of_a_local_engine(two: tuple[Serv
         assert [sum(home(a, name) is server for name in names) for server in a.recognizer.servers] == [2, 2]
         assert await finals(a, names) == [WORDS] * 4
         # The other worker knows none of these legs, but how many there are.
-        await b.until(lambda: [server.queue.all_legs for server in b.recognizer.servers] == [2, 2])
+        await b.until(lambda: [server.user.all_legs for server in b.recognizer.servers] == [2, 2])
         others = [say(b, leg, 1) for leg in "wx"]
         assert await finals(b, others) == [WORDS] * 2
-        assert [server.metric("mediaworker_engine_server_legs") for server in two] == [3, 3]
+        until(lambda: [server.metric("mediaworker_engine_server_legs") for server in two] == [3, 3])
         for leg in "wxyz":
             a.recognizer.release(leg)
-        await b.until(lambda: [server.queue.all_legs for server in b.recognizer.servers] == [1, 1])
+        await b.until(lambda: [server.user.all_legs for server in b.recognizer.servers] == [1, 1])
         assert [server.metric("mediaworker_engine_server_workers") for server in two] == [2, 2]
     until(lambda: [server.metric("mediaworker_engine_server_workers") for server in two] == [0, 0])
 
@@ -134,7 +134,7 @@ async def test_a_killed_server_costs_a_resend_and_its_legs_come_back(two: tuple[
         await c.until(lambda: victim.state is EngineStatus.READY)
         for number in range(3, 6):
             assert await finals(c, [say(c, leg, number) for leg in "abcd"]) == [WORDS] * 4
-        assert [server.queue.legs for server in c.recognizer.servers] == [2, 2], "even again within three utterances"
+        assert [server.user.legs for server in c.recognizer.servers] == [2, 2], "even again within three utterances"
         assert other.metric("mediaworker_engine_server_legs") == 2
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY], "there was one all the time"
 

@@ -41,7 +41,7 @@ async def ready(c: Client, count: int = 2) -> None:
 
 
 def home(c: Client, name: str) -> int | None:
-    placed = [int(server.name) for server in c.recognizer.servers if name in server.queue.utterances]
+    placed = [int(server.name) for server in c.recognizer.servers if name in server.user.utterances]
     return placed[0] if placed else None
 
 
@@ -64,12 +64,12 @@ async def test_a_leg_keeps_its_process_and_the_death_of_one_is_heard_by_nobody()
         for number in range(3, 6):
             last = [say(c, leg, number) for leg in "abcd"]
             await c.until(lambda last=last: all(c.finals(name) for name in last))
-        assert [server.queue.legs for server in c.recognizer.servers] == [2, 2], "even again within three utterances"
+        assert [server.user.legs for server in c.recognizer.servers] == [2, 2], "even again within three utterances"
         assert {h.text for h in c.heard if h.final} == {WORDS} and not any(h.error for h in c.heard)
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY], "there was one all the time"
         for leg in "abcd":
             c.recognizer.release(leg)
-        assert [server.queue.legs for server in c.recognizer.servers] == [0, 0]
+        assert [server.user.legs for server in c.recognizer.servers] == [0, 0]
 
 
 async def test_one_that_hangs_is_replaced_while_the_other_serves() -> None:

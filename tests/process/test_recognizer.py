@@ -19,8 +19,8 @@ import pytest
 
 from asr import messages
 from asr.client.recognizer import EngineStatus, Hypothesis, Utterance
-from asr.client.servers.watchdog import CHECKS
 from asr.client.spill import BLOCK_BYTES
+from asr.link.watchdog import CHECKS
 from benchmarks.offline import transcribe
 from config import child_process, framing
 from config.settings import Asr, Settings
@@ -163,9 +163,9 @@ async def test_long_work_is_no_hang(limit: Limit) -> None:
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: "a" in c.recognizer.working)
-        life = c.recognizer.servers[0]._life
-        before = life._signs
-        await c.until(lambda: life._signs >= before + CHECKS + 2)
+        link = c.recognizer.servers[0]._life.link
+        before = link._signs
+        await c.until(lambda: link._signs >= before + CHECKS + 2)
         assert not c.heard
         limit.lift()
         await c.until(lambda: c.finals("a"))
@@ -256,9 +256,7 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "sitecustomize.py"
-    broken.write_text(
-        "import os, sys\nif 'asr.server.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
-    )
+    broken.write_text("import os, sys\nif 'asr.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     async with client(LISTENER) as c:
         c.say("a", codes(PROMPT))

@@ -98,7 +98,7 @@ async def test_two_hundred_kills_of_engine_servers_under_twenty_calls_cost_no_wo
             assert counters.crashes == KILLS and counters.replayed > KILLS / 2
             assert counters.errors == 0 and recognizer.open_utterances == recognizer.backlog_bytes == 0
             assert states == [EngineStatus.WARMING_UP, EngineStatus.READY], "one server was ready all the time"
-            assert [server.queue.legs for server in recognizer.servers] == [0, 0]
+            assert [server.user.legs for server in recognizer.servers] == [0, 0]
         finally:
             await recognizer.stop()
 

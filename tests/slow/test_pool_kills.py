@@ -66,7 +66,7 @@ class Leg:
 
 def may_die(server: EngineServer) -> bool:
     """Whether it has nothing that another one has died over and nobody has answered since."""
-    return not any(utterance.unanswered_crashes for utterance in server.queue.utterances.values())
+    return not any(utterance.unanswered_crashes for utterance in server.user.utterances.values())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ async def test_two_hundred_kills_cost_no_word_and_no_start_of_a_process() -> Non
                 await until(lambda: any(map(may_die, servers)))
                 mortal = list(filter(may_die, servers))
                 # One that works, or any: while it works is when most can be lost.
-                victim = rng.choice([server for server in mortal if server.queue.working] or mortal)
+                victim = rng.choice([server for server in mortal if server.user.working] or mortal)
                 assert victim.pid is not None
                 killed_s = time.monotonic()
                 os.kill(victim.pid, signal.SIGKILL)
@@ -115,6 +115,6 @@ async def test_two_hundred_kills_cost_no_word_and_no_start_of_a_process() -> Non
         assert recognizer.counters.crashes == KILLS and recognizer.counters.replayed > KILLS / 2
         assert recognizer.counters.errors == 0 and recognizer.open_utterances == recognizer.backlog_bytes == 0
         assert states == [EngineStatus.WARMING_UP, EngineStatus.READY], "one process was ready all the time"
-        assert [server.queue.legs for server in servers] == [0, 0]
+        assert [server.user.legs for server in servers] == [0, 0]
     finally:
         await recognizer.stop()

@@ -1,7 +1,6 @@
 """One life of an engine server elsewhere, as far as this worker sees it: a connection to `mediaworker engine`.
 
-TLS with a certificate on both sides (RFC 8446), or a token on loopback. The frames are those between the media process
-and the inference process; the greeting is in `asr.messages`.
+TLS with a certificate on both sides (RFC 8446), or a token on loopback.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asr import greeting, messages
-from asr.client.servers.engine_life import EngineLife, Owner
-from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
-from config import framing
+from asr import messages
+from asr.client.servers.link_shell import LinkShell, Owner
+from asr.link.client import RemoteLink
+from asr.link.watchdog import Watchdog
 from config.errors import ConfigError
 
 CLOSE_S = 1.0
@@ -32,9 +31,11 @@ class ServerAddress:
     name: str
     """As it stands in the configuration, and in the server's certificate: a name, or an IP address."""
     tls: bool
+    engine: int = 0
+    """Which of its inference processes; see `messages.Welcome.engines`."""
 
 
-class EngineConnection(EngineLife):
+class EngineConnection(LinkShell):
     """See the module.
 
     Args:
@@ -45,8 +46,7 @@ class EngineConnection(EngineLife):
         timeout_s: how long the server may give no sign of life.
     """
 
-    what = "the engine server"
-    beginning = "connecting to the engine server"
+    link: RemoteLink
 
     def __init__(
         self,
@@ -59,15 +59,16 @@ class EngineConnection(EngineLife):
         accepts: Callable[[messages.Welcome], str],
         timeout_s: float,
     ) -> None:
-        super().__init__(owner, Watchdog(hang_s=timeout_s, start_s=timeout_s))
-        self._address, self._worker, self._token = address, worker, token
-        self._context, self._accepts = context, accepts
-        self._timeout_s = timeout_s
-        self._draining = False
-
-    @property
-    def had_engine(self) -> bool:
-        return self.ready_s is not None
+        link = RemoteLink(
+            owner,
+            Watchdog(hang_s=timeout_s, start_s=timeout_s),
+            worker=worker,
+            engine=address.engine,
+            token="" if address.tls else token,
+            accepts=accepts,
+        )
+        super().__init__(link, owner)
+        self._address, self._context, self._timeout_s = address, context, timeout_s
 
     async def run(self) -> str:
         try:
@@ -81,67 +82,16 @@ class EngineConnection(EngineLife):
             return f"no connection ({error})"
         except (OSError, ValueError) as error:
             return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
+        self.link.ends = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
         try:
-            abort, first = writer.transport.abort, await self._greet(reader, writer)
-            await self._exchange(reader, writer, first, end_s=CLOSE_S, end=abort)
-        except _NotKnown as error:
-            return str(error)
+            await self._exchange(reader, writer, end_s=CLOSE_S, end=writer.transport.abort)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(CLOSE_S):
                     await writer.wait_closed()
             writer.transport.abort()
-        self.retired = self.retired or self._draining
-        return self.unusable or self.hung or self.raised or self._how()
-
-    def on_message(self, message: messages.FromEngine) -> None:
-        match message:
-            case messages.Welcome() if why := self._why_not(message):
-                self.unusable = why
-                return
-            case messages.Refused():
-                self.unusable = f"it refuses this worker: {message.reason}"
-                return
-            case messages.Draining():
-                self._draining = True
-        super().on_message(message)
-
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> messages.ToEngine:
-        """-> the first message of the exchange. Nothing that matters is sent to a server before it has shown a
-        certificate, or that it knows the token. Raises _NotKnown."""
-        hello = messages.Hello(self._protocol, self._worker, b"" if self._address.tls else greeting.nonce())
-        if self._address.tls:
-            return hello
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                welcome = await self._prove(hello, reader, writer)
-        except (EOFError, OSError):
-            raise _NotKnown(self._how()) from None
-        except (TimeoutError, framing.FrameError) as error:
-            raise _NotKnown(f"the server does not answer the greeting ({error or 'it says nothing'})") from None
-        self.on_message(welcome)
-        return messages.Ping()
-
-    async def _prove(
-        self, hello: messages.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> messages.FromEngine:
-        """-> `Welcome` of a server that knows the token, or `Refused`. Raises _NotKnown, EOFError, FrameError."""
-        writer.write(framing.encode(hello))
-        answer = await _message(reader)
-        if not isinstance(answer, messages.Challenge):
-            return _refused(answer, self._protocol)
-        ends = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
-        known = greeting.Greeting(self._token, hello.nonce, answer.nonce, *ends)
-        writer.write(framing.encode(messages.Proof(known.proof("worker"))))
-        answer = await _message(reader)
-        if isinstance(answer, messages.Welcome) and not known.proves("server", answer.proof):
-            raise _NotKnown("whoever listens there does not know cluster.token: it is told nothing")
-        return answer if isinstance(answer, messages.Welcome) else _refused(answer, self._protocol)
-
-    @property
-    def _protocol(self) -> int:
-        return messages.protocol(tls=self._address.tls)
+        return self.link.end()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._address
@@ -154,46 +104,3 @@ class EngineConnection(EngineLife):
             server_hostname=address.name,
             ssl_handshake_timeout=self._timeout_s,
         )
-
-    def _check(self) -> WatchdogVerdict:
-        """A server says something from the beginning, and whether it is needed or not: a connection that leads
-        nowhere any more takes no utterances."""
-        return self._watchdog.check(self._signs, ready=True, needed=True)
-
-    def _why_not(self, welcome: messages.Welcome) -> str:
-        return _other_version(welcome.version, self._protocol) or self._accepts(welcome)
-
-    def _how(self) -> str:
-        if self._signs == 0:
-            # With TLS 1.3 the server reads our certificate after the handshake, and says nothing if it is no good.
-            return "the server has closed the connection without a word: it trusts neither certificate nor token"
-        return "the server has closed the connection"
-
-
-class _NotKnown(Exception):
-    """The server has not shown that it is one."""
-
-
-async def _message(reader: asyncio.StreamReader) -> messages.FromEngine:
-    """One message of a server that is not known yet, and not a byte more. Raises EOFError, FrameError."""
-    length = int.from_bytes(await reader.readexactly(4), "big")
-    if not 0 < length <= greeting.MAX_BYTES:
-        raise framing.FrameError(f"a frame of {length} bytes")
-    return messages.decode_from_engine(await reader.readexactly(length))
-
-
-def _refused(answer: messages.FromEngine, protocol: int) -> messages.Refused:
-    """Raises _NotKnown for what no greeting is answered with."""
-    if isinstance(answer, messages.Refused):
-        return answer
-    if isinstance(answer, messages.Welcome) and (why := _other_version(answer.version, protocol)):
-        raise _NotKnown(why)
-    raise _NotKnown("whoever listens there does not ask for a proof of cluster.token: it is told nothing")
-
-
-def _other_version(theirs: int, ours: int) -> str:
-    if theirs == ours:
-        return ""
-    return (
-        f"it speaks version {theirs} of the protocol between workers and engine servers, and this worker version {ours}"
-    )

@@ -8,12 +8,11 @@ from functools import partial
 import structlog
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
 from asr.client.servers.configuration import builds_from, configurations
 from asr.client.servers.engine_health import ProcessRestarts
-from asr.client.servers.engine_life import EngineLife
 from asr.client.servers.engine_process import EngineProcess
 from asr.client.servers.engine_server import EngineServer, Watcher
+from asr.client.servers.link_shell import LinkShell
 from asr.client.servers.tasks import Tasks
 from asr.engines.devices import has_gpu
 from asr.engines.plugin import find
@@ -25,13 +24,14 @@ log = structlog.get_logger("asr")
 
 
 class LocalPool:
-    """A pool of `asr.client.servers.pool.Pool`."""
+    """The engines of `asr.client.engines.Engines`, which documents what is not documented here."""
 
-    def __init__(self, settings: Settings, work: OutstandingWork, watcher: Watcher) -> None:
+    def __init__(self, settings: Settings, watcher: Watcher) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
-        self._asr = settings.asr
+        self._asr, self._watcher = settings.asr, watcher
         selection = select(settings.asr)
         self.engine, self.reason = selection.engine, selection.reason
+        """Its name, and why this engine serves, in a line."""
         plugin = find(self.engine)
         self.languages = plugin.languages
         self._timing = select_words(settings.asr, self.engine)
@@ -45,8 +45,6 @@ class LocalPool:
                 str(place % count),
                 "inference process",
                 lambda server: self._begin(server),
-                work,
-                work.add_queue(),
                 watcher,
                 ProcessRestarts(),
             )
@@ -54,8 +52,8 @@ class LocalPool:
         ]
         self.servers, self._spares = places[:count], places[count:]
         """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
-        self._watcher = watcher
         self.missing = ""
+        """Why some servers are not known: they all are."""
         self._show_devices()
         self._tasks = Tasks()
         self._renewal: asyncio.Task[None] | None = None
@@ -81,9 +79,11 @@ class LocalPool:
 
     @property
     def all(self) -> list[EngineServer]:
+        """Those that serve or are to, and others that may have a process."""
         return [*self.servers, *self._spares]
 
     def start(self, idle_reason: str) -> None:
+        """Begin; servers are started by `want`. `idle_reason`: why they are idle while nobody does."""
         known = ", ".join(sorted(self.languages))
         log.info("engine", engine=self.engine, languages=known, reason=self.reason)
         if self.words:
@@ -100,6 +100,7 @@ class LocalPool:
         await self._tasks.stop()
 
     def want(self) -> None:
+        """Have the servers ready, and keep them, until `rest`."""
         for server in self.servers:
             server.want()
 
@@ -133,8 +134,8 @@ class LocalPool:
         for server in self.all:
             server.planned_device = ",".join(self._configured[int(server.name)].asr.devices)
 
-    def _begin(self, server: EngineServer) -> EngineLife:
-        return EngineProcess(self._configured[int(server.name)], server)
+    def _begin(self, server: EngineServer) -> LinkShell:
+        return EngineProcess(self._configured[int(server.name)], server, relays=self._watcher.relays)
 
     async def _renew(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
@@ -164,6 +165,6 @@ class LocalPool:
             return new
         self.servers, self._spares = [new], [old]
         self._watcher.on_state(new.reason, new.last_end)
-        await old.drain()
+        await old.drain(replaced=True)
         old.rest()
         return None

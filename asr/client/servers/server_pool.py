@@ -7,16 +7,16 @@ import asyncio
 import contextlib
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from asr import messages
-from asr.client.outstanding import OutstandingWork
 from asr.client.servers.engine_connection import EngineConnection, ServerAddress
 from asr.client.servers.engine_health import AWAY_S, Reconnects
-from asr.client.servers.engine_life import EngineLife
 from asr.client.servers.engine_server import EngineServer, Watcher
+from asr.client.servers.link_shell import LinkShell
 from asr.client.servers.tasks import Tasks
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
@@ -34,10 +34,10 @@ log = structlog.get_logger("asr")
 
 
 class ServerPool:
-    """A pool of `asr.client.servers.pool.Pool`."""
+    """The engines of `asr.client.engines.Engines`, where they are elsewhere: see also `local_pool.LocalPool`."""
 
-    def __init__(self, settings: Settings, work: OutstandingWork, watcher: Watcher) -> None:
-        self._settings, self._work, self._watcher = settings, work, watcher
+    def __init__(self, settings: Settings, watcher: Watcher) -> None:
+        self._settings, self._watcher = settings, watcher
         self._servers: dict[ServerAddress, EngineServer] = {}
         self._running: dict[ServerAddress, asyncio.Task[None]] = {}
         self._tasks = Tasks()
@@ -49,7 +49,7 @@ class ServerPool:
         self.missing = "their names have not been resolved yet"
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """In the logs of servers."""
-        self._token = str.__str__(settings.cluster.token)
+        self._token = settings.cluster.token.reveal()
         if self._token:
             key_of(self._token)  # now, and not while calls go on
 
@@ -160,7 +160,8 @@ class ServerPool:
             addresses = {ServerAddress(str(each[4][0]), port, name, tls) for each in found}
             for address in addresses:
                 self._add(address)
-            self._forget([each for each in self._servers if (each.name, each.port) == (name, port)], addresses)
+            known = [each for each in self._servers if (each.name, each.port) == (name, port)]
+            self._forget([each for each in known if replace(each, engine=0) not in addresses])
         if missing and missing != self.missing:
             log.warning("asr.servers", problem=missing)
         self.missing = missing
@@ -169,23 +170,22 @@ class ServerPool:
         if address in self._servers:
             return
         self._servers[address] = server = EngineServer(
-            f"{bracketed(address.host)}:{address.port}",
+            f"{bracketed(address.host)}:{address.port}" + (f"/{address.engine}" if address.engine else ""),
             "engine server",
             lambda server: self._begin(address, server),
-            self._work,
-            self._work.add_queue(shared=True),
             self._watcher,
             Reconnects(),
+            shared=True,
         )
         run = again_and_again(partial(server.run, self._idle_reason), f"engine server {server.name}")
         self._running[address] = self._tasks.start(run, f"asr-server-{server.name}")
         if self._wanted.is_set():
             server.want()
 
-    def _forget(self, known: list[ServerAddress], found: set[ServerAddress]) -> None:
+    def _forget(self, gone: list[ServerAddress]) -> None:
         """A name server may show some of a name's addresses only, so one that is gone is kept while it answers."""
-        for address in known:
-            if address not in found and self._servers[address].state is not EngineStatus.READY:
+        for address in gone:
+            if self._servers[address].state is not EngineStatus.READY:
                 self._remove(address)
 
     async def _leave(self, address: ServerAddress) -> None:
@@ -196,20 +196,29 @@ class ServerPool:
     def _remove(self, address: ServerAddress) -> None:
         server = self._servers.pop(address)
         self._running.pop(address).cancel()
-        self._work.remove_queue(server.queue)
+        self._watcher.remove_user(server.user)
         log.info("engine server forgotten", server=server.name)
         self._watcher.on_state(server.reason, server.last_end)
 
-    def _begin(self, address: ServerAddress, server: EngineServer) -> EngineLife:
+    def _begin(self, address: ServerAddress, server: EngineServer) -> LinkShell:
         return EngineConnection(
             address,
             server,
             worker=self._name,
             token=self._token,
             context=lambda: client_context(self._settings.cluster),
-            accepts=self._why_not,
+            accepts=lambda welcome: self._on_welcome(address, welcome),
             timeout_s=self._settings.asr.server_timeout_s,
         )
+
+    def _on_welcome(self, address: ServerAddress, welcome: messages.Welcome) -> str:
+        """-> why the server is of no use, or "". Each of its inference processes has a connection of its own."""
+        first = replace(address, engine=0)
+        for engine in range(welcome.engines):
+            self._add(replace(first, engine=engine))
+        fewer = [each for each in self._servers if replace(each, engine=0) == first and each.engine >= welcome.engines]
+        self._forget(fewer)
+        return self._why_not(welcome)
 
     def _why_not(self, welcome: messages.Welcome) -> str:
         """Why a server is of no use: its engine is not the one that the settings ask for."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
+from asr.counters import RecognizerCounters
 from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
 from asr.utterance import MAX_TEXT, Alignment, Hypothesis, TimedWord, Utterance
@@ -44,6 +45,7 @@ hypotheses = st.builds(
     error=st.none() | text,
 )
 seconds = st.floats(0, 1e6)
+counters = st.builds(RecognizerCounters, finals=number, errors=number)
 words = st.lists(
     st.builds(TimedWord, word=text, start_ms=number, end_ms=number, confidence=st.floats(0, 1)), max_size=4
 )
@@ -59,6 +61,8 @@ FIELDS = {
     str: text,
     int: number,
     bool: st.booleans(),
+    float: seconds,
+    RecognizerCounters: counters,
     bytes: st.binary(max_size=500),
     tuple[str, ...]: st.lists(text, max_size=4).map(tuple),
     Utterance: utterances,

@@ -13,7 +13,7 @@ import pytest
 from config.counters import descriptions
 
 COUNTERS = {
-    "asr.client.pending": ("RecognizerCounters",),
+    "asr.counters": ("RecognizerCounters",),
     "asr.server.scheduler": ("SchedulerCounters",),
     "mediaworker.calls.parts": ("TranscriberStats",),
     "mediaworker.files.transcription": ("FileStats",),

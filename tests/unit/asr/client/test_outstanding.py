@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.client.recognizer import Hypothesis, Utterance
 from asr.client.servers.engine_health import FAILURES, HOLD_S, FinalOutcomes
-from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, Collect, EngineExhausted
 from asr.engines.selection import select
+from asr.link.watchdog import Watchdog, WatchdogVerdict
 from asr.server.scheduler import Request
 from config import ConfigError
 from config.settings import Asr
@@ -66,7 +66,7 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
     revision = dict.fromkeys("abc", 0)
     asked: dict[str, dict[int, bytes]] = {name: {} for name in "abc"}
     for name in "abc":
-        pair.open(name, live=name != "c", source="one" if name == "a" else "two")
+        pair.open(name, live=name != "c")
     for step in steps:
         match step:
             case "append", name, size:
@@ -253,33 +253,6 @@ def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
         pair.work()
     assert [pair.finals(name)[0].text for name in audio] == [text_of(audio[name]) for name in audio]
     assert pair.spill.used_bytes == 0
-
-
-def test_what_one_source_has_too_much_of_costs_another_one_nothing(tmp_path: Path) -> None:
-    """Of the workers of an engine server one sends more than all may, for finals and for files that never end."""
-    pair = Pair(max_bytes=1000, max_spill=1024, folder=str(tmp_path))
-    for number in range(20):
-        pair.open(name := f"much-{number}", live=number % 2 == 0, source="1")
-        pair.outstanding.append(name, bytes(256))
-        pair.send()
-    assert pair.outstanding.counters.spill_failures > 0
-    assert 4 * 256 <= sum(map(len, pair.inference.engine.audio.values())) < 6 * 256
-    for round in range(3):
-        pair.open(name := f"little-{round}", source="2")
-        pair.outstanding.append(name, b"\x01" * 100)
-        pair.outstanding.partial(name, 1)
-        pair.send()
-        pair.work()
-        pair.outstanding.final(name, 2, commit=True)
-        pair.send()
-        pair.work()
-        assert [(each.text, each.error) for each in pair.got[name]] == [(text_of(b"\x01" * 100), None)] * 2
-    assert pair.outstanding.counters.refused_partials == 0
-    pair.outstanding.partial("much-0", 1)
-    assert pair.outstanding.counters.refused_partials == 1
-    for number in range(20):
-        pair.outstanding.close(f"much-{number}")
-    assert pair.outstanding.audio_bytes == pair.spill.used_bytes == 0
 
 
 def test_beyond_the_disk_batch_goes_first_and_the_oldest_of_it() -> None:

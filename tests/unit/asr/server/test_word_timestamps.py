@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha1
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.engines.aligner import TOGETHER, AlignRequest
+from asr.engines.aligner import TOGETHER
+from asr.samples import Loudness
 from asr.server.alignments import Alignments
 from asr.server.inference import PASSED_OVER, Inference
 from asr.server.scheduler import Lane, Request, Scheduler
+from asr.server.served_utterance import ServedUtterance
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
 from config.framing import encode
 from lab.calls.desks import SipDesk, sip_call
-from lab.engine.hash_engine import HashEngine, Pair
+from lab.engine.hash_engine import HashAligner, HashEngine, Pair, words_of
 from lab.media.speech import speech
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
 
 SECOND = BYTES_PER_S["PCMU"]
-
-
-class HashAligner:
-    """One word, of what it heard and read; chokes on audio that holds a 0xDD."""
-
-    languages = ("en", "zh")
-    longest_s, together_s = 180.0, 30.0
-
-    def __init__(self) -> None:
-        self.steps: list[list[AlignRequest]] = []
-
-    def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
-        self.steps.append(list(spoken))
-        if any(0xDD in each.audio for each in spoken):
-            raise ValueError("cannot stand it")
-        return [words_of(each.audio, each.text) for each in spoken]
-
-    def warm_up(self) -> None: ...
-
-
-def words_of(audio: bytes, text: str) -> tuple[TimedWord, ...]:
-    return (TimedWord(sha1(audio + text.encode()).hexdigest()[:8], 0, len(audio), 1.0),)
 
 
 class WordsPair(Pair):
@@ -89,7 +68,7 @@ class WordsPair(Pair):
 
 def empty(pair: WordsPair) -> bool:
     pair.send()
-    kept = pair.inference._open or pair.inference.alignments._open or pair.inference.engine.audio
+    kept = pair.inference._open or pair.inference.engine.audio
     return (
         not kept
         and not len(pair.inference.scheduler)
@@ -238,7 +217,7 @@ def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair.outstanding.append("a", b"\x01" * 100)
     pair.outstanding.final("a", 1, commit=True)
     pair.send()
-    assert [len(kept.audio) for kept in pair.inference.alignments._open.values()] == [0]
+    assert [len(kept.audio) for kept in pair.inference._open.values()] == [0]
     pair.work()
     pair.ask("a")
     pair.send()
@@ -528,40 +507,37 @@ async def test_a_call_does_not_wait_for_ever() -> None:
     assert "transcript.words" not in desk.kinds()
 
 
-def test_audio_is_kept_for_utterances_whose_words_are_wanted_and_no_longer() -> None:
-    alignments = Alignments(HashAligner())
-    alignments.open(Utterance("plain", "PCMU"))
-    alignments.open(Utterance("wanted", "PCMU", words=True))
+@pytest.mark.parametrize("aligner", [HashAligner(), None])
+def test_audio_is_kept_for_utterances_whose_words_are_wanted_and_no_longer(aligner: HashAligner | None) -> None:
+    inference = Inference(HashEngine(), aligner)
+    for name in ("plain", "wanted"):
+        inference.receive(messages.Open(Utterance(name, "PCMU", words=name == "wanted")), 0.0)
     for name in ("plain", "wanted", "unknown"):
-        alignments.append(name, b"\x01" * SECOND)
-    assert list(alignments._open) == ["wanted"] and len(alignments._open["wanted"].audio) == SECOND
-    alignments.close("wanted")
-    alignments.close("wanted")
-    assert not alignments._open and alignments.languages == ("en", "zh")
-    without = Alignments(None)
-    without.open(Utterance("wanted", "PCMU", words=True))
-    without.append("wanted", b"\x01" * SECOND)
-    assert not without._open["wanted"].audio and without.languages == ()
+        inference.receive(messages.Append(name, 0, b"\x01" * SECOND), 0.0)
+    assert [len(kept.audio) for kept in inference._open.values()] == [0, SECOND if aligner else 0]
+    for _ in range(2):
+        inference.receive(messages.CloseUtterance("wanted"), 0.0)
+    assert list(inference._open) == ["plain"]
+    assert inference.alignments.languages == (("en", "zh") if aligner else ())
+
+
+def to_align(*seconds: int) -> tuple[Alignments, Scheduler]:
+    """Alignments of utterances `u0`, `u1` … of these lengths that are waiting."""
+    utterances, scheduler = dict[str, ServedUtterance](), Scheduler()
+    for number, each in enumerate(seconds):
+        utterance = Utterance(f"u{number}", "PCMU", words=True)
+        utterances[utterance.id] = ServedUtterance(utterance, Loudness("PCMU"), 100 * SECOND)
+        scheduler.submit(Request(utterance.id, 1, Lane.WORDS, True, each * SECOND, 0.0, align=True))
+    return Alignments(HashAligner(), utterances), scheduler
 
 
 def test_what_is_aligned_together_is_bounded_by_its_length() -> None:
-    alignments, scheduler = Alignments(HashAligner()), Scheduler()
-    for number, seconds in enumerate((20, 15, 10, 1)):
-        name = f"u{number}"
-        alignments.open(Utterance(name, "PCMU", words=True))
-        alignments.append(name, bytes(seconds * SECOND))
-        alignments.request(messages.Align(name, 1, "a word", "en", seconds * SECOND))
-        scheduler.submit(Request(name, 1, Lane.WORDS, True, seconds * SECOND, 0.0, align=True))
+    alignments, scheduler = to_align(20, 15, 10, 1)
     assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["u0", "u2"], "30 s in all"
     assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["u1", "u3"]
     assert alignments.choose(scheduler, Lane.WORDS) == []
 
 
 def test_one_that_is_longer_than_all_together_is_aligned_alone() -> None:
-    alignments, scheduler = Alignments(HashAligner()), Scheduler()
-    for name, seconds in (("long", 100), ("short", 1)):
-        alignments.open(Utterance(name, "PCMU", words=True))
-        alignments.append(name, bytes(seconds * SECOND))
-        alignments.request(messages.Align(name, 1, "a word", "en", seconds * SECOND))
-        scheduler.submit(Request(name, 1, Lane.WORDS, True, seconds * SECOND, 0.0, align=True))
-    assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["long"]
+    alignments, scheduler = to_align(100, 1)
+    assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["u0"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uuid_utils import uuid7
 
-from asr.network.session import AnsweredFinal
+from asr.network.relay import AnsweredFinal
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
 from config import ConfigError

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 
-from asr import messages
-from asr.server import process
-from asr.server.process import Answers, _drain
+from asr import messages, process
+from asr.link.server import EngineLinks, ServerLink
+from asr.process import Infer, LinkSocket
+from asr.server.inference import Inference
 from config.framing import Frames
+from lab.engine.hash_engine import HashEngine
 
 MANY = 50_000
 """More answers than a socket holds, and less than `MAX_WAITING_BYTES`."""
@@ -24,16 +26,20 @@ def read(channel: socket.socket, count: int) -> list[messages.FromEngine]:
 def test_a_media_process_that_stands_still_does_not_hold_the_engine_up() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        answers = Answers(ours)
+        parent, inbox = LinkSocket(ServerLink(), ours), process.Inbox()
+        infer = Infer(parent, inbox, EngineLinks(Inference(HashEngine()), parent.link))
+        parent.write()
+        read(theirs, 1)
         for number in range(MANY):
-            answers.send(messages.Working((f"utterance-{number}",)))
-        assert answers.waiting
-        inbox: process.Inbox = process.SimpleQueue()
-        reader = threading.Thread(target=lambda: inbox.put((1.0, _last(read(theirs, MANY)))))
+            parent.link.send(messages.Working((f"utterance-{number}",)))
+            parent.write()
+        assert parent.link.outgoing
+        reader = threading.Thread(target=lambda: inbox.put((1.0, parent, _last(read(theirs, MANY)), 0)))
         reader.start()
-        assert list(_drain(inbox, answers, wait=True)) == [(1.0, messages.Withdraw(f"utterance-{MANY - 1}"))]
+        (event,) = infer.drain(wait=True)
+        assert event[2] == messages.Withdraw(f"utterance-{MANY - 1}")
         reader.join()
-        assert not answers.waiting, "they were written while there was nothing else to do"
+        assert not parent.link.outgoing, "they were written while there was nothing else to do"
 
 
 def _last(heard: list[messages.FromEngine]) -> messages.ToEngine:
@@ -47,7 +53,7 @@ def _last(heard: list[messages.FromEngine]) -> messages.ToEngine:
 def test_the_last_answer_and_what_is_too_much_are_waited_for() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        answers = Answers(ours)
+        answers = LinkSocket(ServerLink(), ours)
         reason = "x" * 1_000_000
         count = process.MAX_WAITING_BYTES // len(reason) + 4
         found: list[messages.FromEngine] = []
@@ -55,7 +61,9 @@ def test_the_last_answer_and_what_is_too_much_are_waited_for() -> None:
         for number in range(count):
             if number == count - 4:
                 reader.start()  # without it nobody would come back from here
-            answers.send(messages.EngineFailed(f"{number} {reason}"), last=number == count - 1)
-        assert not answers.waiting
+            answers.link.send(messages.EngineFailed(f"{number} {reason}"))
+            answers.write()
+        answers.write(0)
+        assert not answers.link.outgoing
         reader.join()
         assert [int(each.reason.split()[0]) for each in found] == list(range(count))  # type: ignore[union-attr]

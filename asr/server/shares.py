@@ -23,14 +23,18 @@ class Shares:
         if not self._of[source]:
             del self._of[source]
 
+    def of(self, source: str) -> int:
+        """Bytes that the source has there."""
+        return self._of[source]
+
     def clear(self) -> None:
         self.total = 0
         self._of.clear()
 
-    def fills(self, room: int, source: str) -> bool:
+    def fills(self, room: float, source: str) -> bool:
         """Whether the room is full, and the source has its share of it."""
         return self.total >= room and self._of[source] * len(self._of) >= room
 
-    def exceeds(self, room: int, source: str) -> bool:
+    def exceeds(self, room: float, source: str) -> bool:
         """Whether there is more than the room holds, and the source has more than its share of it."""
         return self.total > room and self._of[source] * len(self._of) > room

@@ -1,0 +1,217 @@
+"""The engines behind a recognizer or an engine server: begun when they are wanted, replaced when they die, renewed.
+
+Loads no engine and knows no utterance. Everything here runs on one asyncio loop; nothing blocks, and only `start` and
+`stop` wait. `servers.engine_server.EngineServer` is one engine over all its lives; `servers.local_pool` has the
+inference processes of this machine, `servers.server_pool` the connections to `asr.servers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from asr import messages
+from asr.client.servers.engine_server import EngineServer, EngineUser
+from asr.engines.runtime import Runtime
+from asr.utterance import EngineStatus
+from config.settings import Settings
+
+if TYPE_CHECKING:
+    from asr.client.servers.local_pool import LocalPool
+    from asr.client.servers.server_pool import ServerPool
+
+
+class Engines(ABC):
+    """The engines, and when they are wanted.
+
+    Args:
+        on_state: takes the engine's new state and a line with the reason.
+    """
+
+    relays = False
+    """See `asr.client.servers.engine_server.Watcher`."""
+
+    def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
+        """Raises ConfigError when the engine that the settings name cannot run on this machine."""
+        self._settings = settings
+        self._on_state = on_state
+        self.state = EngineStatus.IDLE
+        self._pool = self._make_pool(settings)
+        self._busy = False
+        self._idle: asyncio.TimerHandle | None = None
+
+    def _make_pool(self, settings: Settings) -> LocalPool | ServerPool:
+        if settings.asr.servers:
+            from asr.client.servers.server_pool import ServerPool
+
+            return ServerPool(settings, self)
+        from asr.client.servers.local_pool import LocalPool
+
+        return LocalPool(settings, self)
+
+    async def start(self) -> None:
+        """Log the engine's name. The engine starts with the first call, or now if `asr.preload` says so."""
+        self._pool.start(f"no call or job for {self._settings.asr.idle_s:g} s")
+        self.keep_alive(self._busy)
+
+    async def stop(self) -> None:
+        """End the engine; open utterances get no more answers."""
+        if self._idle is not None:
+            self._idle.cancel()
+        await self._pool.stop()
+
+    # -- what serves --------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> str:
+        """Its name; empty while it is not known, for it is elsewhere."""
+        return self._pool.engine
+
+    @property
+    def shared(self) -> bool:
+        """The engine is in engine servers elsewhere."""
+        return bool(self._settings.asr.servers)
+
+    @property
+    def model(self) -> str:
+        """The model that the engine has loaded; empty where it has only one."""
+        return self._pool.model
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """ISO 639 codes of the languages that can be requested; none while they are not known."""
+        return self._pool.languages
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Languages whose words can be given timestamps."""
+        return self._pool.words
+
+    @property
+    def servers(self) -> Sequence[EngineServer]:
+        """The inference processes of this machine, or the engine servers elsewhere, whether they run or not."""
+        return self._pool.servers
+
+    def keep_alive(self, busy: bool) -> None:
+        """True: calls or jobs are open, so start the processes now and keep them. False: they are over."""
+        self._busy = busy or self.preloads
+        if self._busy:
+            self._want()
+        else:
+            self._rest()
+
+    @property
+    def preloads(self) -> bool:
+        """Whether the engine starts with the worker and stays."""
+        return self._pool.preloads
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a new call is likely to get no text, or None."""
+        if not self.servers:
+            return f"asr.servers: {self._pool.missing}"
+        if self.state is EngineStatus.FAILED:
+            return "the recognition engine does not start"
+        if self.state is not EngineStatus.READY and (lacking := self.lacking) is not None:
+            return lacking
+        return None
+
+    @property
+    def lacking(self) -> str | None:
+        """What the next start of the inference process would lack, although the present process may not need it."""
+        return self._pool.lacking
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """Where the first process computes that has been ready."""
+        return next((server.runtime for server in self.servers if server.runtime is not None), None)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the inference processes that there are."""
+        return tuple(server.pid for server in self._pool.all if server.pid is not None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of the engines that are ready, and of processes that do not start while others serve."""
+        found = dict.fromkeys(
+            warning for server in self.servers if server.runtime is not None for warning in server.runtime.warnings
+        )
+        if self.state is EngineStatus.READY:
+            for server in self.servers:
+                if server.state is EngineStatus.FAILED:
+                    found[f"{server.kind} {server.name} does not start: {server.reason}"] = None
+        if self._pool.missing:
+            found[f"asr.servers: {self._pool.missing}"] = None
+        return tuple(found)
+
+    # -- changed settings -------------------------------------------------------------------------------------------
+
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where the engine could not start with these settings, or they could not be taken over."""
+        self._pool.check(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Take over settings that `check` has passed."""
+        self._settings = settings
+        self._pool.use(settings)
+
+    # -- life of the servers ------------------------------------------------------------------------------------------
+
+    @property
+    def needed(self) -> bool:
+        """Whether calls, jobs or utterances are open."""
+        return self._busy
+
+    def _want(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._pool.want()
+
+    def _rest(self) -> None:
+        """Start counting `asr.idle_s` if nobody needs the engine."""
+        if self.needed or self._idle is not None or not any(server.wanted for server in self.servers):
+            return
+        self._idle = asyncio.get_running_loop().call_later(self._settings.asr.idle_s, self._retire)
+
+    def _retire(self) -> None:
+        self._idle = None
+        if self.needed:
+            return
+        self._pool.rest()
+
+    # -- from the servers -------------------------------------------------------------------------------------------
+
+    def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None:
+        self._pool.on_ready(ready)
+
+    def on_state(self, reason: str, last_end: str) -> None:
+        """One that is ready is enough; all must have failed."""
+        states = {each.state for each in self.servers}
+        order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
+        state = next((each for each in order if each in states), EngineStatus.FAILED)
+        if state is not self.state:
+            self.state = state
+            self._on_state(state, self._pool.reason if state is EngineStatus.READY else reason)
+        if state is EngineStatus.FAILED:
+            self.on_failed(last_end)
+
+    @abstractmethod
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
+        """See `asr.client.servers.engine_server.Watcher`."""
+
+    @abstractmethod
+    def remove_user(self, user: EngineUser) -> None:
+        """See `asr.client.servers.engine_server.Watcher`."""
+
+    def on_failed(self, reason: str) -> None:  # noqa: B027
+        """No engine is to be had, though it is still tried."""
+
+    def deliver(self) -> None:  # noqa: B027
+        """See `asr.client.servers.engine_server.Watcher`."""
+
+    def deliver_soon(self) -> None:  # noqa: B027
+        """See `asr.client.servers.engine_server.Watcher`."""

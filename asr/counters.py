@@ -1,0 +1,59 @@
+"""Counts what engines are asked and what they answer: of a recognizer, or of an engine server for all its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import structlog
+
+from config.counters import counter
+
+log = structlog.get_logger("asr")
+
+
+@dataclass(slots=True)
+class RecognizerCounters:
+    """Plain integers for the metrics."""
+
+    utterances: int = 0
+    partials: int = 0
+    """Delivered."""
+    finals: int = 0
+    """Delivered, speculative ones included."""
+    errors: int = counter("Counts finals that the engine answered with an error.")
+    alignments: int = counter("Counts utterances whose words were given times.")
+    words: int = counter("Counts words that were given times.")
+    failed_alignments: int = counter(
+        "Counts utterances for which times of words were requested and could not be found."
+    )
+    refused_alignments: int = counter(
+        "Counts utterances whose words were given no times because too much audio was waiting."
+    )
+    stale: int = counter("Counts answers of the engine that came too late to be used.")
+    refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
+    """More than `asr.max_backlog_mb`."""
+    shed_partials: int = counter("Counts partials that the scheduler dropped under load.")
+    exhausted_steps: int = counter(
+        "Counts steps of the engine that ran out of memory and were repeated in smaller parts."
+    )
+    crashes: int = counter(
+        "Counts inference processes that have died, and connections to engine servers that were lost."
+    )
+    hangs: int = counter("Counts inference processes that were killed because they had stopped answering.")
+    spill_failures: int = counter(
+        "Counts utterances that were given up because there was no room on disk for their audio."
+    )
+    replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
+
+    def on_dropped(self, server: str, partials: int, exhausted: int) -> None:
+        """An engine has shed partials, or has repeated steps for which it had no memory."""
+        self.shed_partials += partials
+        self.exhausted_steps += exhausted
+        if exhausted:
+            log.warning("the engine ran out of memory", server=server, steps=exhausted, shed=partials)
+
+    def add(self, now: RecognizerCounters, before: RecognizerCounters) -> None:
+        """Count what somebody else has counted between these two."""
+        for each in fields(self):
+            more = getattr(now, each.name) - getattr(before, each.name)
+            setattr(self, each.name, getattr(self, each.name) + more)

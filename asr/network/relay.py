@@ -1,0 +1,383 @@
+"""The parent's part of an engine server: frames go between a worker's connection and its link to the inference process.
+
+No frame is decoded but `Ping`, which is answered here: an engine that hangs must not look as if the machine were gone.
+The inference process checks what workers say. When it dies, each worker is told which of its utterances it was working
+on, for that is what they blame; a connection that is merely lost blames nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from asr import messages
+from asr.client.engines import Engines
+from asr.client.servers.engine_server import EngineServer, EngineUser
+from asr.counters import RecognizerCounters
+from asr.link.server import blamed
+from asr.utterance import EngineStatus
+from config import framing
+from config.counters import counter
+from config.framing import FrameError, Frames
+from config.settings import Settings
+
+RECEIVE_BYTES = 64 * 1024
+BUFFER_BYTES = 256 * 1024
+"""Bytes that are held for a reader, in either direction; with more, nothing further is read for it."""
+PING, PONG = framing.encode(messages.Ping())[4:], framing.encode(messages.Pong())
+
+log = structlog.get_logger("asr")
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    connections: int = counter("Counts connections of workers that were let in.")
+    refused: int = counter("Counts connections that were not let in: no certificate, a wrong token, another version.")
+    violations: int = counter("Counts connections of workers that were cut off because their messages made no sense.")
+    slow: int = counter("Counts connections of workers that were cut off because they did not read their answers.")
+    dropped_partials: int = counter("Counts partials that were not sent because the worker was slow to read.")
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredFinal:
+    """What a final of a traced utterance has taken here."""
+
+    traceparent: str
+    worker: str
+    """The name of the one that has asked."""
+    asked_s: float
+    queue_s: float
+    failed: bool
+
+
+class WorkerConnection:
+    """One worker, which has been let in.
+
+    Args:
+        number: of its link; no other has had it.
+        frames: cuts what comes from the worker.
+    """
+
+    def __init__(
+        self, number: int, worker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: Frames
+    ) -> None:
+        self.number, self.worker = number, worker
+        loop = asyncio.get_running_loop()
+        self.heard_s = loop.time()
+        """When the worker last said something."""
+        self.attached = False
+        """It has, or had, a link to the inference process."""
+        self._reader, self._writer, self._frames = reader, writer, frames
+        self._engine: asyncio.StreamWriter | None = None
+        self._held = bytearray()
+        """What the worker has sent before it has a link."""
+        self._link: asyncio.Future[socket.socket | None] = loop.create_future()
+        self._last: asyncio.Future[tuple[messages.FromEngine, ...]] = loop.create_future()
+        """What the worker is told when the link is closed."""
+        self._blocked = False
+        """The inference process does not read, so nothing further is read from the worker."""
+        writer.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the engine."""
+        return not self._link.done()
+
+    # -- from the listener ------------------------------------------------------------------------------------------
+
+    def send(self, *sent: messages.FromEngine) -> None:
+        """Send this between two frames of the inference process."""
+        if not self._writer.transport.is_closing():
+            self._writer.write(b"".join(map(framing.encode, sent)))
+
+    def attach(self, link: socket.socket) -> None:
+        """The engine is ready, and this is the end of a new link to it."""
+        self.attached = True
+        self._link.set_result(link)
+
+    def end(self, *last: messages.FromEngine) -> None:
+        """Close the connection when everything has been sent that the inference process had answered, and this."""
+        if not self._last.done():
+            self._last.set_result(last)
+        if not self._link.done():
+            self._link.set_result(None)
+        if self._engine is not None and not self._engine.transport.is_closing():
+            self._engine.write_eof()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    def check(self) -> None:
+        """Called again and again. Where no `Ping` can be read, the worker has to know that this process is well."""
+        if self._blocked:
+            self.send(messages.Pong())
+
+    # -- in both directions -----------------------------------------------------------------------------------------
+
+    async def relay_requests(self, more: list[bytes]) -> None:
+        """From the worker, until it is gone. `more`: frames that came with its greeting. Raises FrameError, OSError."""
+        self._pass_on(more)
+        while data := await self._reader.read(RECEIVE_BYTES):
+            self.heard_s = asyncio.get_running_loop().time()
+            self._pass_on(self._frames.feed(data))
+            if self._engine is not None:
+                self._blocked = True
+                try:
+                    await self._engine.drain()
+                except OSError:
+                    pass  # the inference process is gone, and its answers are still relayed
+                self._blocked = False
+
+    def _pass_on(self, bodies: list[bytes]) -> None:
+        out = bytearray()
+        for body in bodies:
+            if body == PING:
+                self.send(messages.Pong())
+            else:
+                out += len(body).to_bytes(4, "big") + body
+        if self._engine is None:
+            self._held += out
+            if len(self._held) > BUFFER_BYTES:
+                raise FrameError("more than a greeting before the engine is ready")
+        elif not (self._last.done() or self._engine.transport.is_closing()):
+            self._engine.write(out)
+
+    async def relay_answers(self) -> None:
+        """To the worker, until the link is closed and the worker has been sent everything."""
+        try:
+            if (link := await self._link) is not None:
+                await self._relay_answers(link)
+            self.send(*await self._last)
+        except OSError:
+            pass
+        finally:
+            if self._engine is not None:
+                self._engine.close()
+            elif self._link.done() and not self._link.cancelled() and (unused := self._link.result()) is not None:
+                unused.close()
+            self._writer.close()
+
+    async def _relay_answers(self, link: socket.socket) -> None:
+        reader, self._engine = await asyncio.open_connection(sock=link)
+        self._engine.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        self._engine.write(self._held)
+        self._held.clear()
+        if self._last.done():
+            self._engine.write_eof()
+        frames = Frames()
+        try:
+            while data := await reader.read(RECEIVE_BYTES):
+                for body in frames.feed(data):
+                    self._writer.write(len(body).to_bytes(4, "big") + body)
+                await self._writer.drain()
+        except OSError:
+            pass  # it has died with requests unread, and what it died over is still to be told
+
+
+class EngineRelay:
+    """The workers of one inference process, which is whom its `EngineServer` works for: see `EngineUser`."""
+
+    def __init__(self, server: EngineServer, engines: ServedEngines) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.counters = engines.counters
+        self.usage = messages.Usage()
+        """What its workers have there."""
+        self.connections: dict[int, WorkerConnection] = {}
+        """By their numbers, those that wait for the engine included."""
+        self._server, self._engines = server, engines
+        self._working: tuple[str, ...] = ()
+        """What the engine is working on, by its names."""
+        self._takes = False
+        """The engine is ready, and not about to be replaced."""
+
+    @property
+    def legs(self) -> int:
+        return self.usage.legs
+
+    @property
+    def open_utterances(self) -> int:
+        return self.usage.open_utterances
+
+    @property
+    def to_blame(self) -> bool:
+        return bool(self._working)
+
+    def add(self, connection: WorkerConnection) -> None:
+        """A worker has been let in. It waits here until the engine is ready."""
+        self.connections[connection.number] = connection
+        if self._takes:
+            self._attach(connection)
+        elif self._server.state is EngineStatus.FAILED:
+            connection.end(messages.EngineFailed(self._server.last_end or self._server.reason))
+
+    def remove(self, connection: WorkerConnection) -> None:
+        """The worker is gone."""
+        self.connections.pop(connection.number, None)
+
+    def _attach(self, connection: WorkerConnection) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._server.attach(messages.Attach(connection.number, connection.worker), theirs)
+            except OSError as error:  # it has just died, or reads nothing
+                log.error("a worker has no link to the engine", worker=connection.worker, reason=str(error))
+                ours.close()
+                connection.end()
+                return
+        connection.attach(ours)
+
+    # -- `asr.client.servers.engine_server.EngineUser` --
+
+    def next_message(self) -> None:
+        """Workers' messages go over links of their own."""
+
+    def on_ready(self) -> None:
+        self._takes = True
+        for connection in self.connections.values():
+            if connection.waits:
+                self._attach(connection)
+
+    def on_message(self, message: messages.FromEngine) -> None:
+        match message:
+            case messages.Working():
+                self._working = message.utterance_ids
+            case messages.Usage():
+                self._on_usage(message)
+            case messages.Dropped():
+                self.counters.on_dropped(self._server.name, message.partials, message.exhausted)
+            case messages.Answered() if (connection := self.connections.get(message.link)) is not None:
+                worker, asked_s, queue_s = connection.worker, message.asked_s, message.queue_s
+                self._engines.on_final(AnsweredFinal(message.traceparent, worker, asked_s, queue_s, message.failed))
+            case messages.LinkClosed() if (connection := self.connections.get(message.link)) is not None:
+                self._on_closed(connection, message)
+
+    def end_taking(self, *, replaced: bool) -> None:
+        self._takes = False
+        for connection in list(self.connections.values()):
+            connection.send(messages.Draining())
+            if replaced:
+                connection.end()
+
+    def on_death(self, reason: str) -> None:
+        self.counters.crashes += 1
+        self.counters.replayed += self.usage.open_utterances
+        for connection in self.connections.values():
+            if connection.attached:
+                connection.end(blamed(self._working, connection.number), messages.EngineCrashed(reason))
+        self._forget()
+
+    def on_end(self) -> None:
+        for connection in self.connections.values():
+            if connection.attached:
+                connection.send(messages.Draining())
+                connection.end()
+        self._forget()
+
+    def on_failed(self, reason: str) -> None:
+        for connection in self.connections.values():
+            connection.end(messages.EngineFailed(reason))
+
+    def _forget(self) -> None:
+        """The process is gone, and the next one has nothing."""
+        self._takes, self._working, self.usage = False, (), messages.Usage()
+        self.wake()
+        self._engines.on_usage()
+
+    def _on_usage(self, usage: messages.Usage) -> None:
+        before, self.usage = self.usage, usage
+        self.counters.add(usage.counters, before.counters)
+        self._engines.listener_counters.dropped_partials += usage.dropped_partials - before.dropped_partials
+        if not usage.open_utterances:
+            self.wake()
+            self._engines.on_usage()
+
+    def _on_closed(self, connection: WorkerConnection, closed: messages.LinkClosed) -> None:
+        self._engines.on_cut_off(connection, closed.reason, slow=closed.slow)
+        if closed.slow:
+            connection.abort()
+        connection.end()
+
+
+class ServedEngines(Engines):
+    """The engines of an engine server.
+
+    Args:
+        on_final: takes the times of each final of a traced utterance, on the loop's clock.
+    """
+
+    relays = True
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_state: Callable[[EngineStatus, str], None],
+        on_final: Callable[[AnsweredFinal], None] = lambda final: None,
+    ) -> None:
+        self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
+        self.on_final = on_final
+        self.on_usage: Callable[[], None] = lambda: None
+        """Called when an engine may have nothing to do any more."""
+        self._relays: list[EngineRelay] = []
+        super().__init__(settings, on_state=on_state)
+
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineRelay:
+        self._relays.append(relay := EngineRelay(server, self))
+        return relay
+
+    def remove_user(self, user: EngineUser) -> None:
+        raise AssertionError("the processes of this machine stay")
+
+    def relay(self, engine: int) -> EngineRelay | None:
+        """The relay to the engine of this number; None: there are fewer."""
+        if not 0 <= engine < len(self.servers):
+            return None
+        user = self.servers[engine].user
+        assert isinstance(user, EngineRelay)
+        return user
+
+    def on_cut_off(self, connection: WorkerConnection, reason: str, *, slow: bool = False) -> None:
+        """A worker is cut off, because of what it has sent or because it does not read."""
+        self.listener_counters.slow += slow
+        self.listener_counters.violations += not slow
+        (log.warning if slow else log.error)("worker cut off", worker=connection.worker, reason=reason)
+
+    # -- what all workers have here -----------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> int:
+        """Those that are connected. Each has a connection to each engine."""
+        return max((len(each.connections) for each in self._relays), default=0)
+
+    @property
+    def open_utterances(self) -> int:
+        return sum(each.usage.open_utterances for each in self._relays)
+
+    @property
+    def legs(self) -> int:
+        """Those that have their place here."""
+        return sum(each.usage.legs for each in self._relays)
+
+    @property
+    def files(self) -> int:
+        """Open utterances of files."""
+        return sum(each.usage.files for each in self._relays)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """The audio of open utterances."""
+        return sum(each.usage.audio_bytes for each in self._relays)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """None of it is on disk: workers keep what there is no room for."""
+        return 0
+
+    @property
+    def delay_ms(self) -> int:
+        """How long requests of calls have lately waited before the engine began with them."""
+        return max((each.usage.delay_ms for each in self._relays), default=0)

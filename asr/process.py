@@ -1,0 +1,311 @@
+"""The inference process: one engine, and the links to those it works for.
+
+`python -m asr.process [LINKS] REQUESTS ANSWERS`, descriptors of sockets: of two pairs to the process that has started
+this one, and of one over which that process passes the ends of further links (`messages.Attach`), if it is an engine
+server.
+
+A thread reads; the main thread owns engine and scheduler, does one bounded step at a time, and writes. Nobody who
+stands still holds the engine up: answers wait until they are read. The process ends when the requests do: its parent
+has ended it, or has died. An engine that hangs in a library holds that thread up too, so the kernel is asked to end the
+process with its parent as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import select
+import selectors
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import structlog
+
+from asr.engines.aligner import Aligner
+from asr.engines.interface import EngineUnusable, described, first_line
+from asr.engines.plugin import find
+from asr.engines.selection import create_aligner
+from asr.link.server import TELL_S, EngineLinks, ServerLink
+from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
+from asr.server.inference import Inference
+from asr.server.served_utterance import ProtocolError
+from config import ConfigError
+from config.child_process import end_with_parent
+from config.console import ConsoleRenderer
+
+RECEIVE_BYTES = 256 * 1024
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+"""Of answers that the media process has not read; with more, the engine waits."""
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+"""Of one worker's messages that wait for the engine's next step; with more, no more of them are read."""
+RETRY_S = 0.01
+"""How often answers that wait are tried again while there is nothing else to do, and whether a worker with too many
+messages is read again."""
+MB = 1024 * 1024
+log = structlog.get_logger("asr.process")
+
+
+class LinkSocket:
+    """A link and its socket, which only the reader closes."""
+
+    def __init__(self, link: ServerLink, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.link, self.channel = link, channel
+        self.read_bytes = self.taken_bytes = 0
+        """Bytes that the reader has read, and that the engine's thread has taken; each counts its own."""
+
+    def send(self, message: FromEngine) -> None:
+        """The last message: wait until it is read."""
+        self.link.send(message)
+        self.write(0)
+
+    def write(self, most_left: int = MAX_WAITING_BYTES) -> None:
+        """Write as much as can be written, and until no more than `most_left` bytes are left. Raises OSError."""
+        outgoing = self.link.outgoing
+        while outgoing:
+            try:
+                del outgoing[: self.channel.send(outgoing)]
+            except BlockingIOError:
+                if len(outgoing) <= most_left:
+                    return
+                select.select([], [self.channel], [])
+
+
+Happening = ToEngine | ProtocolError | Attach | None
+"""What has come over a link: its beginning, a message, an error, or None at its end."""
+Event = tuple[float, LinkSocket, Happening, int]
+"""When it came, over what, and how many bytes have been read of that by then; 0: not known."""
+Inbox = SimpleQueue[Event]
+"""What comes during a step has waited for the rest of it."""
+
+
+class Reader:
+    """Reads all links, on a thread of its own.
+
+    Args:
+        requests: from the parent, in the name of `parent`.
+        links: where further links come from; None: nowhere.
+    """
+
+    def __init__(self, requests: socket.socket, parent: LinkSocket, links: socket.socket | None, inbox: Inbox) -> None:
+        requests.setblocking(False)
+        self._links, self._inbox = links, inbox
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(requests, selectors.EVENT_READ, parent)
+        if links is not None:
+            links.setblocking(False)
+            self._selector.register(links, selectors.EVENT_READ, None)
+        self._paused: list[LinkSocket] = []
+
+    def run(self) -> None:
+        """Until the process ends."""
+        try:
+            while True:
+                for key, _ in self._selector.select(RETRY_S if self._paused else None):
+                    if key.data is None:
+                        self._attach()
+                    else:
+                        self._read(key.fileobj, key.data)  # type: ignore[arg-type]
+                self._resume()
+        except BaseException as error:
+            log.error("unreadable", error=repr(error))
+            os._exit(1)
+
+    def _attach(self) -> None:
+        assert self._links is not None
+        packet, descriptors, _, _ = socket.recv_fds(self._links, 4096, 1)
+        if not packet:
+            os._exit(0)
+        attach = decode_attach(packet)
+        link = LinkSocket(ServerLink(attach.link, attach.worker), socket.socket(fileno=descriptors[0]))
+        self._inbox.put((time.monotonic(), link, attach, 0))
+        self._selector.register(link.channel, selectors.EVENT_READ, link)
+
+    def _read(self, channel: socket.socket, link: LinkSocket) -> None:
+        try:
+            data = channel.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        now = time.monotonic()
+        if not data:
+            if not link.link.number:
+                # At once, whatever the engine is doing: nobody is left to hear it, and there is nothing to save.
+                os._exit(0)
+            self._selector.unregister(channel)
+            self._inbox.put((now, link, None, 0))
+            return
+        link.read_bytes += len(data)
+        link.link.receive_data(data, now)
+        events = link.link.events_received()
+        for number, (arrived_s, message) in enumerate(events, 1):
+            self._inbox.put((arrived_s, link, message, link.read_bytes if number == len(events) else 0))
+        if link.link.number and link.read_bytes - link.taken_bytes > MAX_UNREAD_BYTES:
+            self._selector.unregister(channel)
+            self._paused.append(link)
+
+    def _resume(self) -> None:
+        for link in [each for each in self._paused if each.read_bytes - each.taken_bytes <= MAX_UNREAD_BYTES // 2]:
+            self._paused.remove(link)
+            self._selector.register(link.channel, selectors.EVENT_READ, link)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve until the parent closes its socket."""
+    *further, requests, answers = (socket.socket(fileno=int(each)) for each in (sys.argv[1:] if argv is None else argv))
+    end_with_parent()
+    inbox: Inbox = SimpleQueue()
+    parent = LinkSocket(ServerLink(), answers)
+    reader = Reader(requests, parent, further[0] if further else None, inbox)
+    threading.Thread(target=reader.run, name="reader", daemon=True).start()
+    try:
+        _serve(parent, inbox, shared=bool(further))
+    except BaseException:
+        # Here and now: once a socket is closed the reader thread ends the process as if it had been asked to.
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
+    _, _, first, _ = inbox.get()
+    assert isinstance(first, Configure), "the first message configures"
+    _configure_log(first)
+    try:
+        plugin = find(first.engine)
+        engine = plugin.create(first.asr, first.qwen)
+        engine.warm_up()
+    except (EngineUnusable, ConfigError) as error:
+        parent.send(EngineFailed(str(error)))
+        return
+    except Exception as error:
+        log.exception("the engine cannot be created", engine=first.engine)
+        parent.send(EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"))
+        return
+    room = first.asr.max_backlog_mb * MB // max(1, first.asr.processes) if shared else 0
+    inference = Inference(engine, None if plugin.words else _aligner(first), max_bytes=room or float("inf"))
+    # What there is now stays. Else a full collection would look at it again and again, for up to 0.2 s, in which every
+    # answer waits.
+    gc.collect()
+    gc.freeze()
+    links = EngineLinks(inference, parent.link, max_bytes=room, languages=plugin.languages)
+    try:
+        Infer(parent, inbox, links).run()
+    except Exception as error:
+        parent.send(EngineCrashed(described(error)))
+        raise
+
+
+class Infer:
+    """The engine's thread."""
+
+    def __init__(self, parent: LinkSocket, inbox: Inbox, links: EngineLinks) -> None:
+        self._parent, self._inbox, self._links = parent, inbox, links
+        self._sockets: dict[ServerLink, LinkSocket] = {}
+        """Of the workers that are relayed for."""
+
+    def run(self) -> None:
+        """Until the process ends."""
+        links, work = self._links, None
+        while True:
+            # With nothing to do, wait for a message; else take what has come between two steps.
+            for event in self.drain(wait=work is None):
+                self._receive(*event)
+            now = time.monotonic()
+            work = links.choose(now)
+            links.tell(now)
+            self._write_parent()
+            if work is not None:
+                links.perform(work, time.monotonic())
+
+    def drain(self, *, wait: bool) -> Iterator[Event]:
+        """What has come; `wait`: at least one, or until it is time to tell the load."""
+        self.write()
+        told_s = time.monotonic()
+        while wait:
+            waiting = self._parent.link.outgoing or any(link.outgoing for link in self._sockets)
+            timeout_s = RETRY_S if waiting else TELL_S if self._sockets else None
+            with suppress(Empty):
+                yield self._inbox.get(timeout=timeout_s)
+                wait = False
+            self.write()
+            wait = wait and not (self._sockets and time.monotonic() - told_s >= TELL_S)
+        while not self._inbox.empty():
+            yield self._inbox.get()
+
+    def write(self) -> None:
+        """What can be written, to all: the parent hears last of what has been answered. A worker that has been cut off
+        is read no more."""
+        for link, each in self._sockets.items():
+            with suppress(OSError):  # the reader hears of it
+                if link.outgoing:
+                    each.write(len(link.outgoing))
+                if link.closed:
+                    each.channel.shutdown(socket.SHUT_RDWR)
+        self._write_parent()
+
+    def _write_parent(self) -> None:
+        """Ends this process when nobody will read it."""
+        try:
+            self._parent.write()
+        except OSError:
+            os._exit(0)
+
+    def _receive(self, now: float, source: LinkSocket, happening: Happening, read_bytes: int) -> None:
+        link = source.link
+        match happening:
+            case Attach():
+                self._sockets[link] = source
+                self._links.attach(link, now)
+            case None:
+                self._links.remove(link)
+                del self._sockets[link]
+                source.channel.close()
+            case _:
+                source.taken_bytes = max(source.taken_bytes, read_bytes)
+                self._links.receive(link, happening, now)
+
+
+def _aligner(settings: Configure) -> Aligner | None:
+    """None without one that works: calls go on, without times of words."""
+    try:
+        aligner = create_aligner(settings.asr, settings.qwen)
+        if aligner is not None:
+            aligner.warm_up()
+        return aligner
+    except EngineUnusable as error:
+        log.error("no times of words", reason=str(error))
+    except Exception as error:  # no room for it, most likely: the recogniser has been loaded and works
+        log.error("no times of words", reason=first_line(error), exc_info=error)
+    return None
+
+
+def _configure_log(settings: Configure) -> None:
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    if settings.log_format == "json":
+        processors.append(structlog.processors.JSONRenderer())
+    else:
+        processors.append(ConsoleRenderer())
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    sys.excepthook = lambda kind, error, trace: log.critical("uncaught exception", exc_info=(kind, error, trace))
+
+
+if __name__ == "__main__":
+    main()
