@@ -135,7 +135,7 @@ checkpoint: setup-dev
 	  $(RUN)/python -m tools.make_checkpoint "$$folder/$$layout" --model 0.6B --layout $$layout && \
 	  $(RUN)/python -m tools.gpu.checkpoints --load "$$folder/$$layout" cpu bfloat16 || exit 1; done
 
-# With the machine's own torch, and without a network: docs/gpu.md.
+# With the machine's own torch, and without a network: docs/measurements/gpu.md.
 gpu:
 	@tools/gpu.sh $(GPU)
 

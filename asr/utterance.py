@@ -75,8 +75,8 @@ class Hypothesis:
     stable_chars: int
     """Code points at the start of `text`, up to a word boundary, equal to those of the previous hypothesis. While the
     engine agrees with itself the number grows; when it changes its mind about an early word it falls, and the final may
-    have other words there (docs/performance.md), so a reader repaints from `stable_chars` on and may not store what
-    precedes it. Of a final: the whole text."""
+    have other words there (docs/measurements/performance.md), so a reader repaints from `stable_chars` on and may not
+    store what precedes it. Of a final: the whole text."""
     final: bool
     error: str | None = None
     """Why a final has no text: the engine failed on this utterance."""

@@ -15,7 +15,7 @@ EXTENDED_KEY_USAGE = bytes.fromhex("0603551d25")
 """The object identifier 2.5.29.37 in DER."""
 NO_ROLE = (
     "cluster.tls_cert has no extended key usage, so that whoever has it can be a worker and an engine server; "
-    "the next release refuses it: docs/cluster.md says how to make one"
+    "the next release refuses it: docs/how-to/engine-servers.md says how to make one"
 )
 
 

@@ -138,7 +138,7 @@ def _instead(path: str, key: str) -> str:
         return f"did you mean {either(found)}?"
     if len(allowed) <= FEW:
         return f"allowed here: {', '.join(allowed)}"
-    return f"docs/configuration.md lists the keys of {f'[{path}]' if path else 'the configuration'}"
+    return f"docs/reference/configuration.md lists the keys of {f'[{path}]' if path else 'the configuration'}"
 
 
 def _join(path: str, key: str) -> str:

@@ -46,8 +46,8 @@ VERDICTS = {
     "moonshine": (
         "The path and the engine are real: phone line → ring → VAD → endpoint → Moonshine tiny → events. The engine\n"
         "runs on the CPU and knows English only. Of 294 prompts recorded in a studio it gets 4 % of the words wrong\n"
-        "on an 8 kHz line (docs/words.md); people who call are harder to understand. Qwen3-ASR knows 30 languages\n"
-        "and is made for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
+        "on an 8 kHz line (docs/measurements/words.md); people who call are harder to understand. Qwen3-ASR knows\n"
+        "30 languages and is made for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
     ),
     "qwen": "The path is real: phone line → ring → VAD → endpoint → Qwen3-ASR (weights of this machine) → events.",
     "tiny": (

@@ -172,7 +172,7 @@ def metrics() -> str:
         "",
         "<!-- Generated from the worker by `make schema`; do not edit. -->",
         "",
-        "What `GET /metrics` shows. How to scrape it, alerts and a dashboard: [operations.md](operations.md).",
+        "What `GET /metrics` shows. [monitoring.md](../how-to/monitoring.md) says how to scrape it.",
         "",
         "| name | kind | labels | |",
         "|---|---|---|---|",
@@ -186,8 +186,8 @@ def metrics() -> str:
 
 
 FILES = {
-    "configuration.md": configuration,
-    "metrics.md": metrics,
+    "reference/configuration.md": configuration,
+    "reference/metrics.md": metrics,
     "schemas/events.schema.json": jsonschema.generate,
     "../deploy/grafana/mediaworker.json": dashboard,
     "../mediaworker/web/openapi.json": openapi_page.as_json,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything about the engine that only a GPU can show, in at most ten minutes: JSON and a page. See docs/gpu.md.
+# Everything about the engine that only a GPU can show, in at most ten minutes: JSON and a page. See docs/measurements/gpu.md.
 #
 #   tools/gpu.sh [--rehearse] [--out FOLDER] [--parts NAME,…]
 #

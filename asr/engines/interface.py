@@ -5,7 +5,7 @@ one thread. `step` gets the most urgent requests it can hold (`Capabilities.batc
 all of them together: for Moonshine a few calls of its network for each, for a batched transformer one packed forward
 that mixes prefill, verification and decoding of many utterances. What has no answer after the step comes back later.
 
-Everything that an engine's own module needs can be imported from here; docs/engines.md shows a whole engine.
+Everything that an engine's own module needs can be imported from here; docs/how-to/engines.md shows a whole engine.
 """
 
 from __future__ import annotations

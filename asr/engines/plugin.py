@@ -1,7 +1,7 @@
 """A plug-in describes an engine before it is loaded; this module finds the plug-ins.
 
 The built-in engines and those of other packages have the same interface. A package offers its own under the entry point
-group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs/engines.md shows a whole one.
+group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs/how-to/engines.md shows a whole one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find(name: str) -> Plugin:
         why = f"its plug-in {point.value} cannot be imported ({described(error)})"
         raise ConfigError("asr.engine", name, why) from error
     if lacking := [each for each in _INTERFACE if not hasattr(plugin, each)]:
-        why = f"its plug-in {point.value} has no {', '.join(lacking)}: see docs/engines.md"
+        why = f"its plug-in {point.value} has no {', '.join(lacking)}: see docs/how-to/engines.md"
         raise ConfigError("asr.engine", name, why)
     codes = plugin.languages
     if not codes or isinstance(codes, str) or [code for code in codes if languages.base(code) != code]:

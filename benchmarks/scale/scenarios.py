@@ -1,4 +1,4 @@
-"""The scenarios of docs/scale.md: how many calls, on what, and what goes wrong when."""
+"""The scenarios of docs/measurements/scale.md: how many calls, on what, and what goes wrong when."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.scale.region import Autoscaling, Size
 from benchmarks.scale.world import Plan, World
 
 CALLS_PER_WORKER, MOST_PER_WORKER = 250, 320
-"""What a core holds (docs/performance.md), and the most that it takes."""
+"""What a core holds (docs/measurements/performance.md), and the most that it takes."""
 CALLS_PER_SERVER = {"gpu": 800, "moonshine": 10}
-"""Seven tenths of what one is found to hold (see docs/scale.md)."""
+"""Seven tenths of what one is found to hold (see docs/measurements/scale.md)."""
 PER_MACHINE = 4
 """Engine servers of a GPU machine."""
 WARM_S = 15.0

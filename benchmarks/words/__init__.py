@@ -1,1 +1,1 @@
-"""Word errors of the engines at hand, offline and through real calls: `python -m benchmarks.words`, docs/words.md."""
+"""Word errors of engines, offline and in calls: `python -m benchmarks.words`; see docs/measurements/words.md."""

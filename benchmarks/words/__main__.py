@@ -1,4 +1,4 @@
-"""How many words each engine gets wrong: offline, and through real calls of every kind. See docs/words.md.
+"""How many words each engine gets wrong: offline, and through real calls of every kind. See docs/measurements/words.md.
 
 A worker of its own is started for each engine; prompts, joined with pauses, are played to it in real time, several
 calls at once. Exit code: 0 measured, 1 something failed, 2 wrong arguments or nothing to play.

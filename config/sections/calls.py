@@ -103,7 +103,7 @@ class Route(Section, frozen=True, kw_only=True):
     join: Annotated[str, Meta(pattern=_JOIN)] = ""
     """A SIP call becomes a leg of an open call whose INVITE came from the same address, for the same account, and had
     the same value in this header (`X-Talk`, or `Session-ID` in either order) or header parameter (`From;x-refci`); if
-    it is empty, it is a call of its own (docs/sip.md)."""
+    it is empty, it is a call of its own (docs/how-to/sip.md)."""
 
 
 class PrivacyPattern(Section, frozen=True, kw_only=True):
@@ -141,4 +141,4 @@ class Alerts(Section, frozen=True, kw_only=True):
     """Rules that raise `alert` events."""
 
     file: str = ""
-    """Rules are read from this TOML file with `[[rules]]` (docs/alerts.md), and again whenever it changes."""
+    """Rules are read from this TOML file with `[[rules]]` (docs/how-to/alerts.md), and again whenever it changes."""

@@ -29,7 +29,7 @@ class Cluster(Section, frozen=True, kw_only=True):
 
     nats: tuple[str, ...] = ()
     """Workers that share these NATS servers with JetStream know each other's calls: `tls://nats-1.example.com:4222`,
-    with the certificates above, or `nats://127.0.0.1:4222` on this machine (docs/cluster.md)."""
+    with the certificates above, or `nats://127.0.0.1:4222` on this machine (docs/how-to/nats.md)."""
     nats_tls_first: bool = False
     """With `tls://`, the connection to NATS is encrypted before the server says anything: set `handshake_first` at the
     servers, of version 2.10.4 or later. Otherwise each says first that it wants TLS, and one that does not is

@@ -62,7 +62,7 @@ class Log(Section, frozen=True, kw_only=True):
 
 
 class Traces(Section, frozen=True, kw_only=True):
-    """Where the time of a call goes, for OpenTelemetry (docs/operations.md). Install the extra `tracing` for it."""
+    """Where the time of a call goes, for OpenTelemetry (docs/how-to/monitoring.md). Install the extra `tracing`."""
 
     url: str = ""
     """Spans are sent to this URL of a collector by OTLP over HTTP, such as `http://collector:4318/v1/traces`; if it is

@@ -49,7 +49,7 @@ class Twilio(Section, frozen=True, kw_only=True):
 
 
 class AudioSocket(Section, frozen=True, kw_only=True):
-    """Asterisk's AudioSocket (docs/pbx/asterisk.md): a TCP port without TLS or credentials."""
+    """Asterisk's AudioSocket (docs/how-to/pbx/asterisk.md): a TCP port without TLS or credentials."""
 
     enabled: bool = False
     """The worker listens for AudioSocket connections when this is true."""
@@ -70,7 +70,7 @@ class AudioSocket(Section, frozen=True, kw_only=True):
 
 
 class Asterisk(Section, frozen=True, kw_only=True):
-    """Asterisk's WebSocket channels (docs/pbx/asterisk.md), at `/asterisk/media` on both ports."""
+    """Asterisk's WebSocket channels (docs/how-to/pbx/asterisk.md), at `/asterisk/media` on both ports."""
 
     answer: bool = True
     """The worker answers a channel that Asterisk has not answered itself (option `n` of the dial string)."""

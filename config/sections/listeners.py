@@ -34,7 +34,7 @@ class Http(Section, frozen=True, kw_only=True):
     answers further ones with 503. One IPv4 address or IPv6 /64 may hold half of them; a proxy counts as one."""
     cors_origins: tuple[str, ...] = ()
     """Web pages from these origins may call the HTTP routes from a browser: `https://crm.example`, or `*` for any. They
-    still need a key. WebSockets are not affected (docs/events.md)."""
+    still need a key. WebSockets are not affected (docs/reference/events.md)."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
     """A request whose head is not complete after this many seconds is answered with 408."""
     transfer_timeout_s: Annotated[float, Meta(gt=0)] = 30.0

@@ -15,7 +15,7 @@ class Asr(Section, frozen=True, kw_only=True):
     engine: Name = "auto"
     """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine and Moonshine otherwise; it never
     downloads anything. `qwen`, `moonshine`, `openai` (a server, see `asr.url`) or the name of an engine from another
-    package (docs/engines.md) selects that one, and the worker does not start if it cannot run here."""
+    package (docs/how-to/engines.md) selects that one, and the worker does not start if it cannot run here."""
     model: Reloadable[str] = "Qwen/Qwen3-ASR-0.6B"
     """Qwen3-ASR loads this model: a name on the Hugging Face hub whose files were fetched by `mediaworker models pull`,
     or a folder."""
@@ -59,7 +59,8 @@ class Asr(Section, frozen=True, kw_only=True):
     servers: Switch[tuple[str, ...]] = ()
     """Engine servers on these addresses recognise instead of this machine: `tcp://engines.example:9095`. A name may
     have several addresses, and is resolved again every 10 seconds. `asr.engine` and, for `qwen`, `asr.model` say which
-    servers are taken; the other keys of this section that concern an engine are the server's own (docs/cluster.md)."""
+    servers are taken; the other keys of this section that concern an engine are the server's own
+    (docs/how-to/engine-servers.md)."""
     server_timeout_s: Reloadable[Annotated[float, Meta(ge=1, le=60)]] = 5.0
     """An engine server that gives no sign of life for this many seconds has its utterances taken over by others."""
     listen: str = ""

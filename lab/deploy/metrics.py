@@ -1,4 +1,4 @@
-"""The metrics that docs/metrics.md promises, and the selectors that deploy/ uses."""
+"""The metrics that docs/reference/metrics.md promises, and the selectors that deploy/ uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DEPLOY = ROOT / "deploy"
 
 def families() -> dict[str, tuple[str, str, str]]:
     """Name → kind, labels, help of everything the worker may ever show."""
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text())
+    text = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", text)
     return {name: (kind, labels.replace("`", "").strip(), help) for name, kind, labels, help in rows}
 
 

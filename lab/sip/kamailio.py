@@ -1,4 +1,4 @@
-"""A real Kamailio with the configuration of docs/pbx, in the system of its own, on the host's network."""
+"""A real Kamailio with the configuration of docs/how-to/pbx, in the system of its own, on the host's network."""
 
 from __future__ import annotations
 

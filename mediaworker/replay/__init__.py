@@ -1,1 +1,1 @@
-"""The replay lab: captures and recordings through the real path, with a network's faults added. See docs/replay.md."""
+"""The replay lab: captures and recordings through the real path, with a network's faults (docs/how-to/replay.md)."""

@@ -9,4 +9,4 @@ from lab.worker.peers import ROOT
 
 def test_the_page_shows_what_each_gpu_takes() -> None:
     assert MEMORY_GIB.keys() == CHIPS.keys()
-    assert "\n".join(table()) in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in (ROOT / "docs" / "measurements" / "performance.md").read_text(encoding="utf-8")

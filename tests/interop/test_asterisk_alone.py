@@ -1,4 +1,4 @@
-"""What Asterisk's dialplan makes of a worker that is not there, or dies: the table of docs/pbx/asterisk.md."""
+"""What Asterisk's dialplan makes of a worker that is not there, or dies: the table of docs/how-to/pbx/asterisk.md."""
 
 from __future__ import annotations
 

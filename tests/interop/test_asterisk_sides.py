@@ -1,4 +1,4 @@
-"""Two phones talk through Asterisk, and the worker hears each of them apart, as docs/pbx/asterisk.md has it."""
+"""Two phones talk through Asterisk, and the worker hears each of them apart, as docs/how-to/pbx/asterisk.md has it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def application(asterisk: Asterisk) -> Iterator[list[dict[str, Any]]]:
 
 def script(asterisk: Asterisk, folder: Path, name: str) -> Path:
     """As it is to be copied, with the addresses of this machine."""
-    page = (ROOT / "docs" / "pbx" / "asterisk.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "pbx" / "asterisk.md").read_text()
     (text,) = re.findall(rf"```sh\n(#!/bin/sh -e\n# {name} .*?)```", page, re.DOTALL)
     assert "192.0.2.10:8088" in text and "CHANGE-ME" in text
     text = text.replace("192.0.2.10:8088", f"{ADDRESS}:{asterisk.ari_port}").replace("CHANGE-ME", PASSWORD)

@@ -28,7 +28,7 @@ def texts(events: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_phone_is_read_word_for_word(asterisk: Asterisk, streamed: Worker, tmp_path: Path) -> None:
-    """As docs/pbx/asterisk.md has it: linear 16 kHz, and the variables say what the call is. It outlives a hold."""
+    """As docs/how-to/pbx/asterisk.md has it: linear 16 kHz, variables that say what the call is. It outlives a hold."""
     with extension(asterisk, tmp_path, "alice", again_s=7) as alice:
         call_id = dialled(asterisk, streamed, alice, "110")
         wait_said(streamed, call_id, SAID["customer"])

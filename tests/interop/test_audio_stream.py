@@ -1,4 +1,4 @@
-"""What mod_audio_stream of FreeSWITCH sends, which cannot be run here: docs/pbx/freeswitch.md has its first text."""
+"""What mod_audio_stream of FreeSWITCH sends, which cannot be run here: docs/how-to/pbx/freeswitch.md shows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME_S = 0.020
 
 
 async def test_the_text_that_is_to_be_copied_opens_a_call(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "pbx" / "freeswitch.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "pbx" / "freeswitch.md").read_text()
     (path, rate, first) = re.findall(r"start ws://[^/]+(/\S+) mono (\d+)k (\{.*?\})'/>", page)[0]
     assert " " not in first, "FreeSWITCH ends an argument there"
     rate_hz = int(rate) * 1000

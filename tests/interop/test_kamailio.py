@@ -1,4 +1,4 @@
-"""Calls come through Kamailio with the configuration of docs/pbx: recorded routes, TLS, another worker in need."""
+"""Calls come through Kamailio as docs/how-to/pbx configures it: recorded routes, TLS, another worker in need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/pbx shows is what is run here."""
+"""What docs/how-to/pbx shows is what is run here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.asterisk.pbx import CONFIGURATION
 from lab.sip import kamailio as proxy
 from lab.worker.peers import ROOT
 
-PAGES = sorted((ROOT / "docs" / "pbx").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs/how-to/pbx").glob("*.md"), ROOT / "docs/how-to/twilio.md"])
 EXAMPLES = {
     "192.0.2.10:5060": "@ADDRESS@:@SIP@",
     "192.0.2.10:5061": "@ADDRESS@:@TLS@",
@@ -36,7 +36,7 @@ FILES = {"pjsip.conf", "extensions.conf", "websocket_client.conf", "http.conf", 
 
 
 def test_what_is_to_be_copied_is_what_was_run() -> None:
-    text = (ROOT / "docs" / "pbx" / "asterisk.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "pbx" / "asterisk.md").read_text()
     blocks = re.findall(r"```ini\n; (\S+)\n(.*?)```", text, re.DOTALL)
     assert {name for name, _ in blocks} == FILES and len(blocks) == text.count("```ini")
     for name, block in blocks:
@@ -48,7 +48,7 @@ def test_what_is_to_be_copied_is_what_was_run() -> None:
 
 
 def test_kamailio_runs_with_the_files_that_are_to_be_copied() -> None:
-    text = (ROOT / "docs" / "pbx" / "kamailio-opensips.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "pbx" / "kamailio-opensips.md").read_text()
     found = dict(re.findall(r"`/etc/kamailio/(\S+)`:\n\n```conf\n(.*?)```", text, re.DOTALL))
     assert found == {name: (proxy.CONFIGURATION / name).read_text() for name in proxy.FILES}
 

@@ -119,7 +119,7 @@ def test_grouped_labels_are_the_metrics_own() -> None:
 def test_a_real_scrape_is_what_the_documentation_says(samples: dict[str, list[dict[str, str]]]) -> None:
     known = families()
     shown = {name if name in known else base(name) for name in samples}
-    assert shown <= known.keys(), f"not in docs/metrics.md: {sorted(shown - known.keys())}"
+    assert shown <= known.keys(), f"not in docs/reference/metrics.md: {sorted(shown - known.keys())}"
     # Everything without labels of its own is there from the first scrape on, zero or not, where it is made.
     elsewhere = ("mediaworker_engine_server_", "mediaworker_cluster_", "mediaworker_traces_")
     always = {name for name, (_, labels, _) in known.items() if not labels and not name.startswith(elsewhere)}

@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(running: Worker, tmp_path: Pat
 
 
 def test_the_readme_shows_a_program_that_works_when_pasted(running: Worker, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start" / "first-call.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(from openai .*?)```", page, re.S)
     assert "http://127.0.0.1:8080/v1" in program
     (tmp_path / "readme.py").write_text(program.replace("http://127.0.0.1:8080", running.url), encoding="utf-8")

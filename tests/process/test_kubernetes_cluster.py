@@ -168,7 +168,7 @@ async def test_nats_lets_workers_in_and_engine_servers_not(cluster: Cluster) -> 
 
 
 def test_haproxy_finds_them_with_the_line_of_the_documentation(cluster: Cluster, tmp_path: Path) -> None:
-    (line,) = re.findall(r"(?m)^ *(default-server .*)$", (ROOT / "docs/cluster.md").read_text())
+    (line,) = re.findall(r"(?m)^ *(default-server .*)$", (ROOT / "docs/how-to/kubernetes.md").read_text())
     line = line.replace("/etc/haproxy/authority.crt", str(cluster.folder / "workers/tls/ca.crt"))
     shipped = "default-server inter 2s fall 2 rise 2"
     assert line.startswith(shipped)

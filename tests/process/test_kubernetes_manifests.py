@@ -317,8 +317,8 @@ def test_scaling_asks_for_metrics_that_exist(settings: dict[str, Settings]) -> N
 
 
 def test_documents_name_what_exists() -> None:
-    """The commands of docs/cluster.md."""
-    text = (ROOT / "docs/cluster.md").read_text().partition("## Kubernetes")[2].partition("\n## ")[0]
+    """The commands of docs/how-to/kubernetes.md."""
+    text = (ROOT / "docs/how-to/kubernetes.md").read_text()
     assert "kubectl apply -k deploy/kubernetes" in text
     for name in set(re.findall(r"deploy/kubernetes/([\w.]+)", text)) - {"secrets"}:
         assert (KUBERNETES / name).exists(), name

@@ -74,7 +74,7 @@ def seconds(message: dict[str, Any]) -> float:
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    page = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "engines.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
     (module,) = [text for kind, text in blocks if kind == "python"]
     assert module == (EXAMPLE / "length_engine.py").read_text(encoding="utf-8")
@@ -120,7 +120,7 @@ def settings(engine: str, **more: Any) -> Settings:
         ("absent", "its plug-in no_such_package:plugin cannot be imported (ModuleNotFoundError: "),
         ("moved", "its plug-in faulty_engines:no_such_name cannot be imported (AttributeError: "),
         ("broken", "its plug-in broken_engine:plugin cannot be imported (RuntimeError: no licence)"),
-        ("incomplete", "has no languages, words, about, missing, create: see docs/engines.md"),
+        ("incomplete", "has no languages, words, about, missing, create: see docs/how-to/engines.md"),
         ("no_tuple", "has 'en' for languages: they are ISO 639 codes"),
         ("regional", "has ('en-US',) for languages: they are ISO 639 codes"),
         ("about_raises", "its plug-in has failed (KeyError: 'phrase')"),

@@ -1,4 +1,4 @@
-"""The simulation of docs/scale.md: nothing is lost in it, a seed says all, and it agrees with what is measured."""
+"""The simulation (docs/measurements/simulation.md) loses nothing, follows its seed, and agrees with measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.worker.peers import command
 
 MEASURED_PEOPLE = 12
 """Who may talk at once on a core with Moonshine, with 95 in 100 partials, or a newer one, within 349 ms:
-docs/performance.md."""
+docs/measurements/performance.md."""
 TOLERANCE = 0.25
 
 

@@ -1,4 +1,4 @@
-"""docs/first-captions.md as it stands: its configuration and its page, from another origin, in Chromium."""
+"""docs/start/first-captions.md as it stands: its configuration and its page, from another origin, in Chromium."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lab.patience import seconds
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOML, HTML = (
-    next(block.text for block in blocks() if block.page == "docs/first-captions.md" and block.language == language)
+    next(block.text for block in blocks() if (block.page, block.language) == ("docs/start/first-captions.md", language))
     for language in ("toml", "html")
 )
 TITLE_S = 20

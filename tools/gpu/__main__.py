@@ -1,4 +1,4 @@
-"""`python -m tools.gpu`: see `docs/gpu.md`. Exits 0 when every part passed, 1 when one did not, 2 without a GPU."""
+"""`python -m tools.gpu` (`docs/measurements/gpu.md`) exits 0 if every part passed, 1 if one failed, 2 without a GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in names]:
         parser.error(f"--parts: no part is called {unknown[0]!r}; there are {', '.join(names)}")
     if lacking := [name for name in NEEDS if find_spec(name) is None]:
-        return _refuse(f"{', '.join(lacking)} cannot be imported; docs/gpu.md says how to bring what is missing")
+        return _refuse(f"{', '.join(lacking)} cannot be imported; docs/measurements/gpu.md says where to get it")
     if not args.rehearse and not GPU.exists() and shutil.which("nvidia-smi") is None:
         return _refuse("there is no NVIDIA GPU here; `make gpu GPU=--rehearse` runs the same code on the CPU")
     folder = (args.out or Path(os.environ.get("OUT") or ROOT / "build" / "gpu")).resolve()

@@ -4,7 +4,7 @@
 
 Twilio streams of one track, speech with noise in its pauses, no recognition. Each round measures everybody in turn on
 one core, since the speed of a machine changes; the figures are medians. Each peer has an environment of its own in
-`build/peers`, with the versions of `tools/peers/*.txt`. docs/performance.md says what is unfair in it.
+`build/peers`, with the versions of `tools/peers/*.txt`. docs/measurements/performance.md says what is unfair in it.
 """
 
 from __future__ import annotations

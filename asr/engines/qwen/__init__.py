@@ -30,6 +30,6 @@ Ten words:
 - **step**: a bounded piece of work on many requests; two cohorts of sessions are under way at a time (`engine.py`).
 - **execution**: the kernels, graphs and copies by which a device does all of this (`device/interface.py`).
 
-docs/engine-internals.md says why it is so. Only the inference process imports this package: it needs torch and
+docs/topics/engine.md says why it is so. Only the inference process imports this package: it needs torch and
 transformers.
 """

@@ -26,7 +26,7 @@ from config.settings import Settings
         ({"sip": {"accounts": [{"registar": ""}]}}, "sip.accounts[0].registar", "sip.accounts[0].registrar?"),
         ({"auth": {"api_key": []}}, "auth.api_key", "did you mean auth.api_keys?"),
         ({"log": {"zzz": 1}}, "log.zzz", "allowed here: "),
-        ({"sip": {"zzz": 1}}, "sip.zzz", "docs/configuration.md lists the keys of [sip]"),
+        ({"sip": {"zzz": 1}}, "sip.zzz", "docs/reference/configuration.md lists the keys of [sip]"),
     ],
 )
 def test_an_unknown_key_names_the_one_that_was_meant(tree: dict[str, Any], key: str, said: str) -> None:

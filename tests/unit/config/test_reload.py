@@ -77,7 +77,7 @@ def test_every_number_and_switch_changes_at_once_or_waits_as_the_docs_say() -> N
         new = value if len(steps) == 1 else replaced(getattr(node, steps[0]), steps[1:], value)
         return msgspec.structs.replace(node, **{steps[0]: new})
 
-    table = (ROOT / "docs/operations.md").read_text().partition("| takes effect | for |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs/how-to/operations.md").read_text().partition("| takes effect | for |")[2].partition("\n\n")[0]
     documented = {
         key for row in table.splitlines() for key in re.findall(r"`([^`]+)`", row.rpartition("|")[0].rpartition("|")[0])
     }

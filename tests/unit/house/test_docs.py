@@ -15,7 +15,10 @@ FOLDERS = ("config", "audio", "sip", "asr", "mediaworker", "benchmarks", "tools"
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/getting-started.md"])
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/topics/architecture.md", "docs/start/first-call.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_what_a_newcomer_is_pointed_to_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = LINK.findall(text)
@@ -28,7 +31,7 @@ def test_what_a_newcomer_is_pointed_to_exists(page: str) -> None:
 def test_the_security_policy_names_what_exists() -> None:
     """Files, tests, settings and links: a promise that points nowhere is none."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    tests, links = re.findall(r"`(tests/[\w/]+\.py)`", text), re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text)
+    tests, links = re.findall(r"`(tests/[\w/]+\.py)`", text), re.findall(r"\]\(([\w/.-]+)(?:#[\w-]+)?\)", text)
     assert len(tests) > 6 and len(links) >= 4
     assert [name for name in [*tests, *links] if not (ROOT / name).exists()] == []
     settings = Settings()
@@ -37,7 +40,7 @@ def test_the_security_policy_names_what_exists() -> None:
 
 
 def test_the_glossary_has_the_words_of_the_code() -> None:
-    glossary = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Glossary")[2]
+    glossary = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([a-z ]+) \| .+ \| `([\w/]+\.py)` `(\w+)` \|$", glossary, re.M)
     assert 15 < len(rows) <= 30 and len(rows) == glossary.count("\n|") - 2, "each row has a file and a name"
     assert len({word for word, _, _ in rows}) == len(rows)

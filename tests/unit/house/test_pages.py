@@ -97,6 +97,6 @@ def test_a_marker_says_what_is_lacking() -> None:
 
 
 def test_the_page_of_commands_has_all_of_them() -> None:
-    table = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     named = re.findall(r"`([a-z]+)[^`]*`", "\n".join(re.findall(r"^\| (`[^|]+) \|", table, re.M)))
     assert sorted(set(named)) == sorted(COMMANDS)

@@ -42,7 +42,7 @@ def test_the_text_of_a_setting_stands_alone(key: str, text: str) -> None:
 
 def metric_texts() -> Iterator[tuple[str, str]]:
     """(name, text) of every metric in the reference, which is generated from the worker."""
-    for line in (ROOT / "docs" / "metrics.md").read_text("utf-8").splitlines():
+    for line in (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8").splitlines():
         if line.startswith("| `mediaworker_"):
             name, _, _, text = re.split(r"(?<!\\)\|", line)[1:5]
             yield name.strip(" `"), text.strip()

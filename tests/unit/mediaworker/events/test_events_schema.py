@@ -332,7 +332,7 @@ def test_asyncapi_names_every_event() -> None:
 
 
 def test_events_document_describes_every_event_and_field() -> None:
-    text = (DOCS / "events.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference/events.md").read_text(encoding="utf-8")
     for kind in BODIES:
         start = text.find(f"### `{kind.__struct_config__.tag}`")
         assert start >= 0, kind
