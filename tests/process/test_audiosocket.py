@@ -198,3 +198,26 @@ async def test_a_stranger_is_cut_off_and_a_friend_is_not() -> None:
             writer.close()
             assert len(desk.calls) == calls
             assert listener.counters.refused == ({} if calls else {"not_allowed": 1})
+
+
+async def test_a_refused_peer_that_has_spoken_sees_the_end_and_no_reset() -> None:
+    """Asterisk speaks first, and takes a reset for a fault of the network."""
+    refusals = [CallRefused(503, "draining")]
+    async with listening(Desk(), refusals) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=TIMEOUT_S) as peer:
+            peer.sendall(HELLO + frame(0x12, pcm(320)))  # before the worker can look
+            assert await asyncio.to_thread(peer.recv, 1) == b""
+            peer.sendall(frame(0x12, pcm(320, 2)))
+            assert await asyncio.to_thread(peer.recv, 1) == b""
+            await until(lambda: listener.refused_places.open == 1)
+        await until(lambda: listener.refused_places.open == 0)
+
+
+async def test_a_refused_peer_is_read_no_further_than_the_bound() -> None:
+    refusals = [CallRefused(503, "draining")]
+    async with listening(Desk(), refusals) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=TIMEOUT_S) as peer:
+            with pytest.raises(OSError):
+                while True:
+                    await asyncio.to_thread(peer.sendall, bytes(1 << 16))
+        await until(lambda: listener.refused_places.open == 0)

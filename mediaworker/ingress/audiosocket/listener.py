@@ -77,9 +77,9 @@ class AudioSocketListener(TcpListener):
 class AudioSocketConnection(TcpConnection):
     """Sends silence as well, as the phones of SIP are sent it."""
 
-    def __init__(self, owner: AudioSocketListener) -> None:
-        super().__init__(owner)
-        self._counters = owner.counters
+    def __init__(self, port: AudioSocketListener) -> None:
+        super().__init__(port)
+        self._counters = port.counters
 
     def send_silence(self, periods: int) -> None:
         """Implements `SilenceSender`: sends one frame, unless the peer has not read the ones before."""
