@@ -8,17 +8,18 @@ read what it was sent resets the connection, and what then waited in the kernel 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
 from config.access_list import AccessList
 from mediaworker.access.connections import ConnectionLimit
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S
 from mediaworker.ingress.port import MediaPort, PortConnection
 from mediaworker.ingress.runner import OnMessages, Throttle, run_session
+from mediaworker.ingress.session import Session
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ class TcpConnection(PortConnection):
 
     def __init__(self, port: TcpListener) -> None:
         super().__init__(port)
-        self.session: MediaSession | None = None
+        self.session: Session[Any] | None = None
         """None: the connection has been refused."""
         self.held = False
         """The connection is not read, because its session is ahead of the VAD."""
@@ -142,7 +143,7 @@ class TcpConnection(PortConnection):
             self._paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
 
-    async def _run(self, session: MediaSession) -> None:
+    async def _run(self, session: Session[Any]) -> None:
         try:
             await run_session(session, self, self._port.throttle)
         except Exception:
@@ -156,28 +157,26 @@ class TcpListener(MediaPort[TcpConnection]):
 
     Args:
         max_connections: how many connections there may be, of one peer as of all: a PBX is one peer.
-        refusal: why no call is taken now (`CallRegistry.refusal`), or None.
     """
 
     def __init__(
         self,
         host: str,
         port: int,
+        throttle: Throttle,
+        registry: CallRegistry,
         counters: IngressCounters,
         *,
         max_connections: int,
-        throttle: Throttle | None,
-        refusal: Callable[[], CallRefused | None],
     ) -> None:
-        limit = ConnectionLimit(max_connections, max_connections)
-        super().__init__(host, port, limit, throttle if throttle is not None else Throttle())
+        super().__init__(host, port, ConnectionLimit(max_connections, max_connections), throttle)
         self.due: set[TcpConnection] = set()
         """Connections of calls that have sent something since the last media tick, or are held back."""
-        self._counters, self._refusal, self._max_connections = counters, refusal, max_connections
+        self._registry, self._counters, self._max_connections = registry, counters, max_connections
         self._access = AccessList(())
         """Who may connect."""
 
-    def open_session(self, connection: TcpConnection, now: float) -> MediaSession:
+    def open_session(self, connection: TcpConnection, now: float) -> Session[Any]:
         raise NotImplementedError
 
     def lower(self, total: int) -> None:
@@ -197,7 +196,7 @@ class TcpListener(MediaPort[TcpConnection]):
     def admit(self, peer: str) -> str:
         if not self._access.allows(peer):
             why = "not_allowed"
-        elif self._refusal() is not None:
+        elif self._registry.refusal() is not None:
             why = "capacity"
         else:
             why = "connections" if self.limit.enter(peer) else ""
