@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from mediaworker.access.connections import affordable, raise_open_files
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.parts import TranscriberParts
-from mediaworker.calls.registry import CallRefused, CallRegistry
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
@@ -42,6 +42,7 @@ from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
 from mediaworker.ingress.twilio.webhook import parse_then
 from mediaworker.ingress.websocket import routes as ws_http
+from mediaworker.ingress.websocket.limits import StreamEngine
 from mediaworker.jobs import notifier
 from mediaworker.jobs.service import JobService
 from mediaworker.ops import metric_definitions as definitions
@@ -63,13 +64,6 @@ if TYPE_CHECKING:
     from sip.pjsip.endpoint import SipEndpoint
 
 log = structlog.get_logger()
-
-
-class _Admission(TypedDict):
-    """How every ingress over HTTP refuses a call and counts failed credentials."""
-
-    refusal: Callable[[], CallRefused | None]
-    failures: AuthFailures
 
 
 class Worker:
@@ -128,26 +122,22 @@ class Worker:
 
     def _make_ingresses(self, settings: Settings) -> dict[str, MediaEndpoint]:
         """All but SIP. Returns those that take WebSockets, by their paths, for the HTTP port has them as well."""
-        admission = _Admission(refusal=self.calls.refusal, failures=self.auth_failures)
-        self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, **admission)
-        self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, **admission)
+        self.twilio = twilio_http.TwilioIngress(settings, self.calls, self.auth_failures)
+        self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls, self.auth_failures)
         endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
         self.streams = ws_http.StreamIngress(
             settings,
-            self.calls.open,
-            engine_ready=lambda: self.recognizer.state is EngineStatus.READY,
-            languages=lambda: self.recognizer.languages,
+            self.calls,
+            self.auth_failures,
+            engine=StreamEngine(lambda: self.recognizer.state is EngineStatus.READY, lambda: self.recognizer.languages),
             settled=self.hub.flush,
-            sessions=lambda: self.page_sessions.keys,
+            page_keys=lambda: self.page_sessions.keys,
             taken=endpoints,
-            **admission,
         )
         endpoints |= self.streams.endpoints()
         media, heartbeat_s = replace(settings.media, host=media_host(settings)), settings.events.heartbeat_s
         self.listener = MediaListener(media, endpoints, self._throttle, heartbeat_s=heartbeat_s)
-        self.audiosocket = AudioSocketListener(
-            settings, self.calls.open, throttle=self._throttle, refusal=self.calls.refusal
-        )
+        self.audiosocket = AudioSocketListener(settings, self.calls, self._throttle)
         return endpoints
 
     def _make_http(self, settings: Settings, endpoints: Mapping[str, MediaEndpoint]) -> None:

@@ -14,7 +14,7 @@ from mediaworker.ingress.twilio import routes
 async def main(harness: Harness, port: int, streams: int, seconds: float) -> Figures:
     settings = harness.settings
     throttle = Throttle()
-    twilio = routes.TwilioIngress(settings, harness.calls.open)
+    twilio = routes.TwilioIngress(settings, harness.calls)
     media = type(settings.media)(host="127.0.0.1", port=port)
     listener = MediaListener(media, {routes.STREAM: twilio}, throttle)
     await listener.start()

@@ -107,10 +107,13 @@ class Desk:
 
     def __init__(self, refusal: CallRefused | None = None) -> None:
         self.calls: list[Any] = []
-        self.refusal = refusal
+        self.refused = refusal
 
-    def __call__(self, *, legs: Sequence[LegSpec], **arguments: Any) -> RecordedCall:
-        if self.refusal is not None:
-            raise self.refusal
+    def refusal(self) -> CallRefused | None:
+        return self.refused
+
+    def open(self, *, legs: Sequence[LegSpec], **arguments: Any) -> RecordedCall:
+        if self.refused is not None:
+            raise self.refused
         self.calls.append(self.kind({"legs": legs, **arguments}))
         return self.calls[-1]

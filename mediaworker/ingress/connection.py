@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
@@ -24,12 +25,14 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from config.settings import Media
 from mediaworker.access.local_trust import is_direct
 from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
-from mediaworker.ingress.runner import Backlog, Heartbeat, OnMessages, Throttle, run_session
+from mediaworker.ingress.port import MediaPort, PortConnection
+from mediaworker.ingress.runner import Backlog, Heartbeat, OnMessages, run_session
 
 log = structlog.get_logger()
 
@@ -48,50 +51,38 @@ _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 
 
-class ConnectionOwner(Protocol):
-    """The part of `MediaListener` that its connections use."""
+class MediaConnection(PortConnection):
+    """Implements `runner.MediaSocket`. `task` answers the upgrade as well; None until the request has come whole.
 
-    max_message_bytes: int
-    handshake_timeout_s: float | None
-    heartbeat_s: float
-    throttle: Throttle
-    batched: dict[MediaConnection, int]
-    """Connections that the media tick reads, and their file descriptors."""
+    Args:
+        batched: connections that the media tick reads, and their file descriptors.
+        rejected: upgrades of the port that did not become a session, by HTTP status.
+    """
 
-    def enter(self, connection: MediaConnection, peer: str) -> bool:
-        """Count the connection; False: it is beyond the limits, and its transport is another protocol's now."""
-
-    def leave(self, connection: MediaConnection, peer: str, *, asked: bool) -> None: ...
-
-    def endpoint(self, path: str) -> MediaEndpoint | None: ...
-
-    def count_rejected(self, status: int) -> None: ...
-
-
-class MediaConnection(asyncio.Protocol):
-    """Implements `runner.MediaSocket`."""
-
-    broken = False
-
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        port: MediaPort[Any],
+        settings: Media,
+        endpoints: Mapping[str, MediaEndpoint],
+        *,
+        heartbeat_s: float,
+        batched: dict[MediaConnection, int],
+        rejected: Counter[int],
+    ) -> None:
+        super().__init__(port)
         self.websocket = ServerProtocol(
-            max_size=owner.max_message_bytes,
+            max_size=settings.max_message_bytes,
             select_subprotocol=lambda _, offered: next((name for name in offered if name in self._spoken), None),
             logger=_quiet,
         )
-        self.task: asyncio.Task[None] | None = None
-        """Answers the upgrade and runs the session; None until the request has come whole."""
-        self._owner, self._loop = owner, asyncio.get_running_loop()
-        self._peer = ""
+        self._settings, self._endpoints, self._batched, self._rejected = settings, endpoints, batched, rejected
         self._spoken: tuple[str, ...] = ()
         self._text_as_bytes = False
         self._timer: asyncio.TimerHandle | None = None
         """Aborts the connection: at first when the handshake takes too long, later when the close does."""
-        self._heartbeat = Heartbeat(owner.heartbeat_s, self._beat)
+        self._heartbeat = Heartbeat(heartbeat_s, self._beat)
         self._closing = self._reading_paused = False
-        self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._writable.set()
-        self._messages = Backlog[tuple[bool, bytes]](owner.throttle)
+        self._messages = Backlog[tuple[bool, bytes]](port.throttle)
         """(is text, payload) of messages that wait for the session."""
         self._fragments: list[bytes] = []
         self._is_text = False
@@ -99,19 +90,12 @@ class MediaConnection(asyncio.Protocol):
         self._framed = False
         """All that has come so far was plain frames, and `_rest` begins with a frame."""
         self._rest = b""
-        self._on_messages: OnMessages | None = None
-        self._is_ahead: Callable[[], bool] = lambda: False
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        peername = transport.get_extra_info("peername")
-        self._peer = peername[0] if isinstance(peername, tuple) else ""
-        if not self._owner.enter(self, self._peer):
-            return
+    def begin(self) -> None:
         self.transport.set_write_buffer_limits(WRITE_BYTES)
-        self._abort_after(self._owner.handshake_timeout_s)
+        self._abort_after(self._settings.start_timeout_s or None)
 
     def data_received(self, data: bytes) -> None:
         self._heartbeat.heard = True
@@ -119,7 +103,7 @@ class MediaConnection(asyncio.Protocol):
             self._feed(data)
             return
         data = self._rest + data
-        texts, control, self._rest, self._framed = split(data, self._owner.max_message_bytes)
+        texts, control, self._rest, self._framed = split(data, self._settings.max_message_bytes)
         if self._on_messages is None or self.websocket.state is not State.OPEN:
             texts, control = [], data[: len(data) - len(self._rest)]
         if texts and self._on_messages is not None and not self._on_messages(texts):
@@ -135,8 +119,8 @@ class MediaConnection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.batched.pop(self, None)
-        self._owner.leave(self, self._peer, asked=self.task is not None)
+        self._batched.pop(self, None)
+        self._port.leave(self)
         self.websocket.receive_eof()  # whatever happened, the state is CLOSED from here on
         self._abort_after(None)
         self._heartbeat.stop()
@@ -203,12 +187,12 @@ class MediaConnection(asyncio.Protocol):
             return
         self._on_messages, self._is_ahead = on_messages, is_ahead
         if self.transport.get_extra_info("sslcontext") is None:
-            self._owner.batched[self] = self.transport.get_extra_info("socket").fileno()
+            self._batched[self] = self.transport.get_extra_info("socket").fileno()
             self._update_reading()
 
     def disable_batch_reads(self) -> None:
         """The event loop reads this connection again."""
-        if self._owner.batched.pop(self, None) is not None:
+        if self._batched.pop(self, None) is not None:
             self._update_reading()
 
     def read_batch(self, fd: int, room: bytearray) -> int:
@@ -298,7 +282,7 @@ class MediaConnection(asyncio.Protocol):
     def _update_reading(self) -> None:
         """Pause or resume the transport: the one place that decides which it is."""
         full = self._messages.full(READ_AGAIN_BYTES if self._reading_paused else 0)
-        pause = full or not self._writable.is_set() or self in self._owner.batched
+        pause = full or not self._writable.is_set() or self in self._batched
         if pause != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
@@ -306,7 +290,7 @@ class MediaConnection(asyncio.Protocol):
     def _beat(self) -> None:
         if self.websocket.state is not State.OPEN:
             return
-        batched, writable = self in self._owner.batched, self._writable.is_set()
+        batched, writable = self in self._batched, self._writable.is_set()
         held_back = self._is_ahead() if batched else self._reading_paused and writable
         if self._heartbeat.is_peer_gone(self.transport.get_write_buffer_size(), held_back=held_back):
             self._fail(1011, "the peer does not answer pings")
@@ -329,7 +313,7 @@ class MediaConnection(asyncio.Protocol):
         session = opens(self._loop.time())
         self._heartbeat.start()
         try:
-            await run_session(session, self, self._owner.throttle)
+            await run_session(session, self, self._port.throttle)
         except Exception:
             log.exception("media connection failed", path=path, call_id=session.call_id)
             await self.close(1011, "internal error")
@@ -341,7 +325,7 @@ class MediaConnection(asyncio.Protocol):
     async def _answer(self, path: str, request: Request) -> tuple[Response, SessionFactory | None]:
         """The response to an upgrade, and what opens the session when it is 101."""
         try:
-            endpoint = self._owner.endpoint(path)
+            endpoint = self._endpoints.get(path)
             if endpoint is None:
                 raise CallRefused(404, "nothing here")
             if "upgrade" not in request.headers:
@@ -371,7 +355,7 @@ class MediaConnection(asyncio.Protocol):
 
     def _refusal(self, refused: CallRefused) -> Response:
         status = refused.status
-        self._owner.count_rejected(status)
+        self._rejected[status] += 1
         response = self.websocket.reject(status, refusal_body(status, refused.reason).decode())
         del response.headers["Content-Type"]
         for name, value in [("Content-Type", PROBLEM), *refusal_headers(status, refused.challenge)]:

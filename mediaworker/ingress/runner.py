@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from starlette.responses import Response
@@ -20,8 +20,9 @@ from config.tasks import end_tasks
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi
 from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.interfaces import MediaEndpoint, MediaSession, Upgrade
+from mediaworker.ingress.interfaces import MediaEndpoint, Upgrade
 from mediaworker.ingress.outbox import CloseConnection
+from mediaworker.ingress.session import Session
 
 log = structlog.get_logger()
 
@@ -77,7 +78,7 @@ class Throttle:
             self._stepped.set_result(None)
             self._stepped = None
 
-    async def wait(self, session: MediaSession) -> None:
+    async def wait(self, session: Session[Any]) -> None:
         """Returns once the session is no longer ahead."""
         self.held += 1
         self.holds += 1
@@ -90,7 +91,7 @@ class Throttle:
             self.held -= 1
 
 
-async def run_session(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
+async def run_session(session: Session[Any], socket: MediaSocket, throttle: Throttle) -> None:
     """Run a session until its connection is gone. Whatever happens, `session.connection_lost` is called."""
     await _SessionRun(session, socket, throttle).run()
 
@@ -170,7 +171,7 @@ class Backlog(Generic[T]):
 class _SessionRun:
     """Receives and sends concurrently, and calls the session at its deadline."""
 
-    def __init__(self, session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
+    def __init__(self, session: Session[Any], socket: MediaSocket, throttle: Throttle) -> None:
         self._session, self._socket, self._throttle = session, socket, throttle
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()

@@ -74,7 +74,7 @@ class Hooks(TypedDict, total=False):
 
 
 class Session(Generic[C]):
-    """Implements `interfaces.MediaSession`.
+    """One connection. No input raises: a wrong message is counted, answered, or ends the connection.
 
     Args:
         now: in seconds, on the clock of every later `now`.
@@ -138,7 +138,7 @@ class Session(Generic[C]):
         """The deadline in every state but STREAMING."""
         self._digit_rate = DigitRate()
 
-    # -- interfaces.MediaSession --------------------------------------------------------------------------------------
+    # -- for the shell ------------------------------------------------------------------------------------------------
 
     @property
     def call_id(self) -> str | None:
@@ -151,10 +151,12 @@ class Session(Generic[C]):
 
     @property
     def streaming(self) -> bool:
+        """Whether messages are audio that needs no answer, and may be passed in batches."""
         return self.batched and self.state is SessionState.STREAMING
 
     @property
     def deadline(self) -> float | None:
+        """When to call `expire`. If it has moved later by then, `expire` does nothing."""
         if self.state is not SessionState.STREAMING:
             return self._until_s
         return self._heard_s + self.silent_s if self.silent_s else None
@@ -182,7 +184,7 @@ class Session(Generic[C]):
                 self._handle(type(typed), typed)
 
     def resume(self, now: float) -> None:
-        """The peer is no longer ahead; most dialects have kept none of its messages."""
+        """The peer is no longer ahead: take what has been kept of its messages, which in most dialects is nothing."""
 
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""

@@ -7,75 +7,63 @@ read what it was sent resets the connection, and what then waited in the kernel 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import Any
 
 import structlog
 
 from config.access_list import AccessList
 from mediaworker.access.connections import ConnectionLimit
-from mediaworker.access.notices import Notices
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S
+from mediaworker.ingress.port import MediaPort, PortConnection
 from mediaworker.ingress.runner import OnMessages, Throttle, run_session
+from mediaworker.ingress.session import Session
 
 log = structlog.get_logger()
 
-BACKLOG = 128
 MAX_UNREAD = 1 << 16
 """Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
 
 
-class TcpConnection(asyncio.Protocol):
+class TcpConnection(PortConnection):
     """Implements `runner.MediaSocket`; each message is whatever bytes have come."""
 
-    def __init__(self, owner: TcpListener) -> None:
-        self.session: MediaSession | None = None
+    def __init__(self, port: TcpListener) -> None:
+        super().__init__(port)
+        self.session: Session[Any] | None = None
         """None: the connection has been refused."""
-        self.task: asyncio.Task[None] | None = None
-        self.peer = ""
-        self.broken = self.held = False
-        """`held`: the connection is not read, because its session is ahead of the VAD."""
-        self._owner, self._loop = owner, asyncio.get_running_loop()
+        self.held = False
+        """The connection is not read, because its session is ahead of the VAD."""
+        self._due = port.due
+        self._open_session = port.open_session
         self._data: bytes | None = None
         """Read, and not yet given to the session; empty: the session may have kept something and is asked to go on."""
         self._eof = self._closing = self._paused = False
-        self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._writable.set()
-        self._on_messages: OnMessages | None = None
-        self._is_ahead: Callable[[], bool] = lambda: False
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername")
-        self.peer = address[0] if isinstance(address, tuple) else ""
-        self.session = self._owner.enter(self)
-        if self.session is None:
-            self.transport.abort()
-        else:
-            self.task = self._loop.create_task(self._run(self.session))
-            self.task.add_done_callback(lambda _: self._owner.leave(self))
+    def begin(self) -> None:
+        self.session = self._open_session(self, self._loop.time())
+        self.task = self._loop.create_task(self._run(self.session))
+        self.task.add_done_callback(lambda _: self._port.leave(self))
 
     def data_received(self, data: bytes) -> None:
-        if self.session is None or self._closing:
+        if self._closing:
             return
         self._data = (self._data or b"") + data
         if self._on_messages is None:
             self._arrived.set()
         else:
-            self._owner.due.add(self)
+            self._due.add(self)
         self._update_reading()
 
     def eof_received(self) -> bool:
         """The connection stays until everything before has been taken, which the VAD may hold back."""
         self._eof = True
         self.disable_batch_reads()
-        return self.session is not None
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A peer that closes without reading all that it was sent resets the connection, which is a hang-up.
@@ -123,7 +111,7 @@ class TcpConnection(asyncio.Protocol):
         """The session is given what comes as it comes, beginning with what waits."""
         if self._on_messages is not None:
             self._on_messages, self.held = None, False
-            self._owner.due.discard(self)
+            self._due.discard(self)
             self._data = self._data or b""
         self._arrived.set()
         self._update_reading()
@@ -138,7 +126,7 @@ class TcpConnection(asyncio.Protocol):
                 return
         self.held = self._is_ahead()
         if not self.held:
-            self._owner.due.discard(self)
+            self._due.discard(self)
         self._update_reading()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -155,87 +143,46 @@ class TcpConnection(asyncio.Protocol):
             self._paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
 
-    async def _run(self, session: MediaSession) -> None:
+    async def _run(self, session: Session[Any]) -> None:
         try:
-            await run_session(session, self, self._owner.throttle)
+            await run_session(session, self, self._port.throttle)
         except Exception:
             log.exception("media connection failed", call_id=session.call_id)
         finally:
             await self.close(1000, "")
 
 
-class TcpListener:
+class TcpListener(MediaPort[TcpConnection]):
     """The port of one dialect, which is a subclass.
 
     Args:
-        host: an empty one is every address.
-        max_connections: how many connections there may be, of one peer as of all.
-        refusal: why no call is taken now (`CallRegistry.refusal`), or None.
+        max_connections: how many connections there may be, of one peer as of all: a PBX is one peer.
     """
-
-    name: ClassVar[str]
-    """The dialect's name in the log."""
 
     def __init__(
         self,
         host: str,
         port: int,
+        throttle: Throttle,
+        registry: CallRegistry,
         counters: IngressCounters,
         *,
         max_connections: int,
-        throttle: Throttle | None,
-        refusal: Callable[[], CallRefused | None],
     ) -> None:
-        self.throttle = throttle if throttle is not None else Throttle()
-        self.notices = Notices()
+        super().__init__(host, port, ConnectionLimit(max_connections, max_connections), throttle)
         self.due: set[TcpConnection] = set()
         """Connections of calls that have sent something since the last media tick, or are held back."""
-        self._host, self._port = host, port
-        self._refused, self._refusal = counters, refusal
+        self._registry, self._counters, self._max_connections = registry, counters, max_connections
         self._access = AccessList(())
         """Who may connect."""
-        self._max_connections = max_connections
-        self._connections: set[TcpConnection] = set()
-        self._server: asyncio.Server | None = None
-        self.lower(max_connections)
 
-    def make_connection(self) -> TcpConnection:
-        return TcpConnection(self)
-
-    def open_session(self, connection: TcpConnection, now: float) -> MediaSession:
+    def open_session(self, connection: TcpConnection, now: float) -> Session[Any]:
         raise NotImplementedError
 
     def lower(self, total: int) -> None:
-        """Lower the limit of connections. A PBX is one peer and may have all of them."""
+        """Lower the limit of connections."""
         most = min(total, self._max_connections)
         self.limit = ConnectionLimit(most, most)
-
-    async def start(self) -> None:
-        """Raises OSError when the port is taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.make_connection, self._host or None, self._port, backlog=BACKLOG)
-        event = f"{self.name} listener"
-        log.info(event, host=self._host, port=self.port)
-
-    async def stop(self) -> None:
-        """Close the port and every connection."""
-        if self._server is None:
-            return
-        self._server.close()
-        tasks = [connection.task for connection in self._connections if connection.task is not None]
-        for connection in tuple(self._connections):
-            connection.transport.abort()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._server = None
-
-    @property
-    def port(self) -> int:
-        """The bound port; of interest when the configured one is 0."""
-        assert self._server is not None, "not started"
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
 
     @property
     def connections(self) -> int:
@@ -247,24 +194,17 @@ class TcpListener:
             connection.read_batch()
 
     def admit(self, peer: str) -> str:
-        """Counts the connection and returns "", or returns why it is refused."""
         if not self._access.allows(peer):
-            return "not_allowed"
-        if self._refusal() is not None:
-            return "capacity"
-        return "connections" if self.limit.enter(peer) else ""
-
-    def enter(self, connection: TcpConnection) -> MediaSession | None:
-        """The session of an admitted connection, or None."""
-        now = asyncio.get_running_loop().time()
-        if why := self.admit(connection.peer):
-            self._refused.refuse(why)
-            self.notices.warn(connection.peer, f"{self.name} connection refused", now, why)
-            return None
-        self._connections.add(connection)
-        return self.open_session(connection, now)
+            why = "not_allowed"
+        elif self._registry.refusal() is not None:
+            why = "capacity"
+        else:
+            why = "connections" if self.limit.enter(peer) else ""
+        if why:
+            self._counters.refuse(why)
+        return why
 
     def leave(self, connection: TcpConnection) -> None:
-        self._connections.discard(connection)
+        super().leave(connection)
         self.due.discard(connection)
         self.limit.leave(connection.peer)

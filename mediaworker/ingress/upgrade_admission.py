@@ -3,72 +3,96 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import ClassVar, Generic
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.notices import Notices
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.http.auth import Access, decide
-from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import Upgrade
+from mediaworker.ingress.interfaces import SessionFactory, Upgrade
+from mediaworker.ingress.session import C, Session
 
 
-class UpgradeAdmission:
-    """Counts and logs every refusal.
+class MediaIngress(Generic[C]):
+    """The base of the ingresses over WebSockets. It counts and logs every refusal, and counts the sessions."""
 
-    Args:
-        event: the log line of a refusal for lack of room.
-        refusal: returns why no call is taken now (`CallRegistry.refusal`), or None.
-    """
+    subprotocols: tuple[str, ...] = ()
+    text_as_bytes = False
+    new_counters: Callable[[], C]
+    refused_event: ClassVar[str]
+    """The log line of a refusal for lack of room."""
 
-    def __init__(
-        self,
-        event: str,
-        counters: IngressCounters,
-        refusal: Callable[[], CallRefused | None],
-        failures: AuthFailures | None,
-    ) -> None:
-        self.refusal, self.failures, self.notices = refusal, failures or AuthFailures(), Notices()
-        self._event, self._counters = event, counters
+    def __init__(self, settings: Settings, registry: CallRegistry, failures: AuthFailures | None = None) -> None:
+        self.counters = self.new_counters()
+        self._settings, self._registry = settings, registry
+        self._failures, self._notices = failures or AuthFailures(), Notices()
+        self._open: Counter[str] = Counter()
+        """Sessions by the name of their key."""
+
+    def use(self, settings: Settings) -> None:
+        """Use these settings for sessions that begin from now on."""
+        self._settings = settings
+
+    @property
+    def sessions(self) -> int:
+        """How many are open."""
+        return self._open.total()
 
     def check_key(
         self,
         upgrade: Upgrade,
-        settings: Settings,
         *,
         headers: Iterable[tuple[str, str]] | None = None,
-        sessions: Collection[str] = (),
+        page_keys: Collection[str] = (),
         challenge: str = "",
     ) -> Access:
         """Check the API key in `headers`, by default those of the upgrade. Raises CallRefused 401 or 403.
 
-        `challenge` replaces the challenge of a 401; `sessions` are keys of pages that were opened without an API key.
+        `challenge` replaces the challenge of a 401; `page_keys` are those of pages that were opened without an API key.
         """
         access = decide(
             headers if headers is not None else upgrade.headers,
             upgrade.peer,
-            settings.auth.api_keys,
+            self._settings.auth.api_keys,
             "stream",
             direct=upgrade.direct,
-            sessions=sessions,
+            sessions=page_keys,
         )
         if access.failure is None:
             return access
-        self._counters.refuse("unauthorized" if access.status == 401 else "forbidden")
+        self.counters.refuse("unauthorized" if access.status == 401 else "forbidden")
         now = asyncio.get_running_loop().time()
-        delay_s = self.failures.record(access.failure, upgrade.peer, upgrade.path, now)
+        delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
         if access.status != 401 or not challenge:
             challenge = access.challenge
         raise CallRefused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
 
     def check_room(self, upgrade: Upgrade) -> None:
         """Raises CallRefused 503 while no call is taken."""
-        if (refusal := self.refusal()) is not None:
+        if (refusal := self._registry.refusal()) is not None:
             raise self.refuse("capacity", upgrade, refusal)
 
     def refuse(self, why: str, upgrade: Upgrade, refused: CallRefused) -> CallRefused:
         """Count and log `refused`, and return it."""
-        self._counters.refuse(why)
-        self.notices.warn(upgrade.peer, self._event, asyncio.get_running_loop().time(), refused.reason)
+        self.counters.refuse(why)
+        self._notices.warn(upgrade.peer, self.refused_event, asyncio.get_running_loop().time(), refused.reason)
         return refused
+
+    def opening(self, upgrade: Upgrade, make: Callable[..., Session[C]], key_name: str = "") -> SessionFactory:
+        """Opens and counts the session of an admitted upgrade; `make` takes `now` and the `session.Hooks`."""
+
+        def left() -> None:
+            self._open[key_name] -= 1
+            if not self._open[key_name]:
+                del self._open[key_name]
+
+        def opens(now: float) -> Session[C]:
+            on_problem = self._notices.of(upgrade.peer, lambda: session.call_id)
+            session = make(now, counters=self.counters, on_problem=on_problem, on_lost=left)
+            self._open[key_name] += 1
+            return session
+
+        return opens

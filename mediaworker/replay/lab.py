@@ -24,6 +24,7 @@ from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
+from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 from mediaworker.replay.rtp_call import Action, RtpCall
 from mediaworker.replay.source import Messages, Packets
@@ -176,7 +177,7 @@ class Lab:
     # -- recorded streams ---------------------------------------------------------------------------------------------
 
     def _messages(self, source: Messages) -> Iterator[tuple[float, Action]]:
-        session = TwilioSession(self._twilio, self._calls.open, 0.0)
+        session = TwilioSession(self._twilio, TwilioCalls(self._calls), 0.0)
 
         def receive(text: str, now: float) -> None:
             before = session.call

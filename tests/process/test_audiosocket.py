@@ -22,6 +22,7 @@ from lab.patience import timeout
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
+from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.tcp import MAX_UNREAD
 from mediaworker.ops.reload import check
 
@@ -36,10 +37,9 @@ async def sweeping(listener: AudioSocketListener) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(desk: Desk, refusals: list[CallRefused] | None = None, **options: Any):
+async def listening(desk: Desk, **options: Any):
     config = parse({"audiosocket": {"port": 0, **options}, "media": {"start_timeout_s": 1}})
-    held = refusals if refusals is not None else []
-    listener = AudioSocketListener(config, desk, refusal=lambda: held[0] if held else None)
+    listener = AudioSocketListener(config, desk, Throttle())
     await listener.start()
     ticks = asyncio.create_task(sweeping(listener))
     try:
@@ -137,8 +137,8 @@ async def test_who_says_nothing_is_closed() -> None:
 
 
 async def test_the_limit_and_a_full_worker_close_at_once() -> None:
-    desk, refusals = Desk(), []
-    async with listening(desk, refusals) as listener:
+    desk = Desk()
+    async with listening(desk) as listener:
         listener.lower(1)
         async with AudioSocketPeer.connect(listener.port):
             await until(lambda: desk.calls)
@@ -146,7 +146,7 @@ async def test_the_limit_and_a_full_worker_close_at_once() -> None:
                 await second.ended(TIMEOUT_S)
                 assert second.heard == []
         await until(lambda: not listener.connections)
-        refusals.append(CallRefused(503, "draining"))
+        desk.refused = CallRefused(503, "draining")
         async with AudioSocketPeer.connect(listener.port) as third:
             await third.ended(TIMEOUT_S)
         assert listener.counters.refused == {"connections": 1, "capacity": 1} and len(desk.calls) == 1
@@ -165,7 +165,7 @@ def test_who_may_connect() -> None:
 
 
 async def test_the_list_may_change_while_calls_run() -> None:
-    listener = AudioSocketListener(parse({"audiosocket": {"allow": ["10.0.0.1"]}}), Desk())
+    listener = AudioSocketListener(parse({"audiosocket": {"allow": ["10.0.0.1"]}}), Desk(), Throttle())
     assert (listener.admit("10.0.0.1"), listener.admit("10.0.0.2")) == ("", "not_allowed")
     listener.use(parse({"audiosocket": {"allow": ["10.0.0.2"]}}))
     assert (listener.admit("10.0.0.1"), listener.admit("10.0.0.2")) == ("not_allowed", "")
@@ -198,3 +198,24 @@ async def test_a_stranger_is_cut_off_and_a_friend_is_not() -> None:
             writer.close()
             assert len(desk.calls) == calls
             assert listener.counters.refused == ({} if calls else {"not_allowed": 1})
+
+
+async def test_a_refused_peer_that_has_spoken_sees_the_end_and_no_reset() -> None:
+    """Asterisk speaks first, and takes a reset for a fault of the network."""
+    async with listening(Desk(CallRefused(503, "draining"))) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=TIMEOUT_S) as peer:
+            peer.sendall(HELLO + frame(0x12, pcm(320)))  # before the worker can look
+            assert await asyncio.to_thread(peer.recv, 1) == b""
+            peer.sendall(frame(0x12, pcm(320, 2)))
+            assert await asyncio.to_thread(peer.recv, 1) == b""
+            await until(lambda: listener.refused_places.open == 1)
+        await until(lambda: listener.refused_places.open == 0)
+
+
+async def test_a_refused_peer_is_read_no_further_than_the_bound() -> None:
+    async with listening(Desk(CallRefused(503, "draining"))) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=TIMEOUT_S) as peer:
+            with pytest.raises(OSError):
+                while True:
+                    await asyncio.to_thread(peer.sendall, bytes(1 << 16))
+        await until(lambda: listener.refused_places.open == 0)

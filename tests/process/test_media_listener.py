@@ -328,7 +328,7 @@ async def test_who_does_not_start_in_time_is_closed(shell):
 
 
 async def test_no_stream_is_let_in_when_no_call_can_be_taken(shell):
-    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: CallRefused(503, "the worker is shutting down"))
+    ingress = TwilioIngress(parse({}), Desk(CallRefused(503, "the worker is shutting down")))
     async with shell(ingress) as url:
         with pytest.raises(InvalidStatus) as caught:
             await client(url)

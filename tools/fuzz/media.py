@@ -25,10 +25,11 @@ from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskPolicy, AsteriskSession
 from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
 from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession
-from mediaworker.ingress.interfaces import MediaSession
+from mediaworker.ingress.session import Session
+from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.limits import StreamPolicy
+from mediaworker.ingress.websocket.limits import StreamEngine, StreamPolicy
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
 
 PTIME_S, SIZE, EVENT = 0.020, 160, 101
@@ -168,7 +169,7 @@ class Sessions:
             frame = encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", printable(body)))
         json.loads(frame)
 
-    def _session(self, data: bytes) -> MediaSession:
+    def _session(self, data: bytes) -> Session[Any]:
         raise NotImplementedError
 
     def _message(self, line: bytes) -> str | bytes:
@@ -202,18 +203,18 @@ class Sessions:
 
 
 class Twilio(Sessions):
-    def _session(self, data: bytes) -> MediaSession:
+    def _session(self, data: bytes) -> Session[Any]:
         policy = TwilioPolicy(5.0, True, lambda token, call, stream: token == "right")
-        return TwilioSession(policy, self._registry.open, self._now)
+        return TwilioSession(policy, TwilioCalls(self._registry), self._now)
 
 
 class Streams(Sessions):
     """`/ws/asr`, or `/ws/transcribe` where the first line has an `action`. What is no object is audio."""
 
-    def _session(self, data: bytes) -> MediaSession:
+    def _session(self, data: bytes) -> Session[Any]:
         kind = TranscribeSession if b"action" in data.partition(b"\n")[0] else AsrSession
-        policy = StreamPolicy("s", "fuzz", 5.0, 60.0, 14400.0, lambda: False, lambda: 0.0)
-        return kind(policy, self._registry.open, self._now)
+        policy = StreamPolicy("s", "fuzz", 5.0, 60.0, 14400.0, StreamEngine(lambda: False), lambda: 0.0)
+        return kind(policy, self._registry, self._now)
 
     def _message(self, line: bytes) -> str | bytes:
         return line.decode(errors="surrogateescape") if line.startswith(b"{") else line
@@ -224,9 +225,9 @@ class Asterisk(Sessions):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls = AsteriskCalls(self._registry.open)
+        self._calls = AsteriskCalls(self._registry)
 
-    def _session(self, data: bytes) -> MediaSession:
+    def _session(self, data: bytes) -> Session[Any]:
         return AsteriskSession(AsteriskPolicy("fuzz", 5.0, True), self._calls, self._now)
 
     def _message(self, line: bytes) -> str | bytes:
@@ -247,7 +248,7 @@ class AudioSocket(Sessions):
     """A connection, read in pieces whose sizes the first byte of the input chooses."""
 
     def __call__(self, data: bytes) -> None:
-        session = AudioSocketSession(AudioSocketPolicy(5.0, 60.0, True), self._registry.open, self._now)
+        session = AudioSocketSession(AudioSocketPolicy(5.0, 60.0, True), self._registry, self._now)
         size = 1 + (data[0] if data else 0) * 8
         for at in range(1, len(data), size):
             session.receive(data[at : at + size], self._now)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import get_args
 
 from audio import Codec
 from config.sections.section import Role
 from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.calls.shared import Connection, SharedCall, SharedCalls
 from mediaworker.ingress.asterisk.messages import MediaStart
-from mediaworker.ingress.interfaces import CallOpener
 
 MAX_LEGS = 8
 """The most legs of one call: each takes a row of the VAD."""
@@ -28,25 +26,18 @@ OVERRIDES = ("language", "profile", "context")
 _LEG = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A leg of a call, taken by one connection."""
-
-    call: Call
-    leg: str
-    joined: bool
-    """The call existed before."""
-
-
 class AsteriskCalls(SharedCalls[Connection]):
     """By the API key's name and `MEDIAWORKER_CALL`."""
 
-    def __init__(self, open_call: CallOpener) -> None:
+    def __init__(self, registry: CallRegistry) -> None:
         super().__init__()
-        self._open_call = open_call
+        self._registry = registry
 
-    def join(self, owner: str, start: MediaStart, codec: Codec, connection: Connection) -> Seat:
-        """A leg for this connection, in the call that it names or in one of its own. Raises CallRefused."""
+    def join(self, owner: str, start: MediaStart, codec: Codec, connection: Connection) -> tuple[Call, str, bool]:
+        """The call that this connection names, or one of its own; its leg there; True: the call was open before.
+
+        Raises CallRefused.
+        """
         name = start.own.get("call", "")
         names = ((owner, name),) if name else ()
         shared = self.find(*names)
@@ -57,14 +48,14 @@ class AsteriskCalls(SharedCalls[Connection]):
         else:
             leg = self._join_leg(shared, start.own, codec)
         shared.seats[leg] = connection
-        return Seat(shared.call, leg, joined)
+        return shared.call, leg, joined
 
     def _open(self, start: MediaStart, leg: str, codec: Codec) -> Call:
         own = start.own
         overrides = {key: own[key] for key in OVERRIDES if key in own}
         named = {"role": own.get("role", "").lower(), "name": own.get("name", "")}
         overrides |= {f"{key}.{leg}": value for key, value in named.items() if value}
-        return self._open_call(
+        return self._registry.open(
             source="asterisk-ws",
             legs=[_spec(own, leg, codec)],
             external_id=(own.get("call") or start.channel_id or start.channel or start.connection_id)[:MAX_NAME],

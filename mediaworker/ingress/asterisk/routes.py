@@ -4,68 +4,43 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
-from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.upgrade_admission import UpgradeAdmission
+from mediaworker.ingress.interfaces import SessionFactory, Upgrade
+from mediaworker.ingress.upgrade_admission import MediaIngress
 
 MEDIA = "/asterisk/media"
 
 
-class AsteriskIngress:
+class AsteriskIngress(MediaIngress[AsteriskCounters]):
     """Implements `interfaces.MediaEndpoint`."""
 
     subprotocols: tuple[str, ...] = ("media",)
-    text_as_bytes = False
+    new_counters = AsteriskCounters
+    refused_event = "channel of Asterisk's refused"
+    channels = MediaIngress.sessions
 
-    def __init__(
-        self,
-        settings: Settings,
-        open_call: CallOpener,
-        *,
-        refusal: Callable[[], CallRefused | None] = lambda: None,
-        failures: AuthFailures | None = None,
-    ) -> None:
-        self.counters = AsteriskCounters()
-        self.calls = AsteriskCalls(open_call)
-        self.channels = 0
-        """How many are connected."""
-        self._settings = settings
-        self._admission = UpgradeAdmission("channel of Asterisk's refused", self.counters, refusal, failures)
-
-    def use(self, settings: Settings) -> None:
-        """Use these settings for channels that connect from now on."""
-        self._settings = settings
+    def __init__(self, settings: Settings, registry: CallRegistry, failures: AuthFailures | None = None) -> None:
+        super().__init__(settings, registry, failures)
+        self.calls = AsteriskCalls(registry)
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403 or 503."""
         headers, challenge = bearing(upgrade.headers), 'Basic realm="mediaworker"'
-        access = self._admission.check_key(upgrade, self._settings, headers=headers, challenge=challenge)
-        self._admission.check_room(upgrade)
-
-        def opens(now: float) -> MediaSession:
-            policy = AsteriskPolicy(
-                owner=access.name,
-                start_timeout_s=self._settings.media.start_timeout_s,
-                answers=self._settings.asterisk.answer,
-            )
-
-            self.channels += 1
-            on_problem = self._admission.notices.of(upgrade.peer, lambda: session.call_id)
-            session = AsteriskSession(
-                policy, self.calls, now, counters=self.counters, on_problem=on_problem, on_lost=self._left
-            )
-            return session
-
-        return opens
-
-    def _left(self) -> None:
-        self.channels -= 1
+        access = self.check_key(upgrade, headers=headers, challenge=challenge)
+        self.check_room(upgrade)
+        policy = AsteriskPolicy(
+            owner=access.name,
+            start_timeout_s=self._settings.media.start_timeout_s,
+            answers=self._settings.asterisk.answer,
+        )
+        return self.opening(upgrade, partial(AsteriskSession, policy, self.calls))
 
 
 def bearing(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

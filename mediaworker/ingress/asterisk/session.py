@@ -12,7 +12,7 @@ from typing import Unpack
 
 from config.counters import counter, counter_by
 from mediaworker.ingress.asterisk import messages
-from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
+from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, UNSUPPORTED
 from mediaworker.ingress.session import Hooks, Session, SessionState
@@ -68,7 +68,6 @@ class AsteriskSession(Session[AsteriskCounters]):
 
     def __init__(self, policy: AsteriskPolicy, calls: AsteriskCalls, now: float, **hooks: Unpack[Hooks]) -> None:
         super().__init__(now, policy.start_timeout_s, **hooks)
-        self.seat: Seat | None = None
         self._policy, self._calls = policy, calls
         self._early = b""
         self._json = self._probed = False
@@ -99,11 +98,12 @@ class AsteriskSession(Session[AsteriskCounters]):
         if form is None:
             self.refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
             return
-        self.seat = seat = self.try_open(lambda: self._calls.join(self._policy.owner, start, form.codec, self))
-        if seat is None:
+        opened = self.try_open(lambda: self._calls.join(self._policy.owner, start, form.codec, self))
+        if opened is None:
             return
-        self.counters.joined += seat.joined
-        self.begin(seat.call, (seat.leg,), form)
+        call, leg, joined = opened
+        self.counters.joined += joined
+        self.begin(call, (leg,), form)
         self._audio_s = self._now
         if self._policy.answers:
             self._command(messages.ANSWER)
@@ -160,8 +160,8 @@ class AsteriskSession(Session[AsteriskCounters]):
         return "hangup"
 
     def _end(self, reason: str) -> None:
-        assert self.seat is not None
-        self._calls.leave(self.seat.call, [self.seat.leg], self, reason)
+        assert self.call is not None
+        self._calls.leave(self.call, self._legs, self, reason)
 
     def _say_goodbye(self) -> None:
         self._command(messages.HANGUP)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
 from config.access_list import AccessList
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketPolicy, AudioSocketSession
-from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.tcp import TcpConnection, TcpListener
 
@@ -22,24 +20,11 @@ SILENT_S = 3600.0
 
 
 class AudioSocketListener(TcpListener):
-    """`refusal` returns why no call is taken now (`CallRegistry.refusal`), or None."""
-
     name = "AudioSocket"
 
-    def __init__(
-        self,
-        settings: Settings,
-        open_call: CallOpener,
-        *,
-        throttle: Throttle | None = None,
-        refusal: Callable[[], CallRefused | None] = lambda: None,
-    ) -> None:
-        self.counters = AudioSocketCounters()
-        bound = settings.audiosocket
-        super().__init__(
-            bound.host, bound.port, self.counters, max_connections=MAX_CONNECTIONS, throttle=throttle, refusal=refusal
-        )
-        self._open_call = open_call
+    def __init__(self, settings: Settings, registry: CallRegistry, throttle: Throttle) -> None:
+        bound, self.counters = settings.audiosocket, AudioSocketCounters()
+        super().__init__(bound.host, bound.port, throttle, registry, self.counters, max_connections=MAX_CONNECTIONS)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -61,7 +46,7 @@ class AudioSocketListener(TcpListener):
     def open_session(self, connection: TcpConnection, now: float) -> AudioSocketSession:
         session = AudioSocketSession(
             self._policy,
-            self._open_call,
+            self._registry,
             now,
             counters=self.counters,
             on_problem=self.notices.of(connection.peer, lambda: session.call_id),
@@ -77,9 +62,9 @@ class AudioSocketListener(TcpListener):
 class AudioSocketConnection(TcpConnection):
     """Sends silence as well, as the phones of SIP are sent it."""
 
-    def __init__(self, owner: AudioSocketListener) -> None:
-        super().__init__(owner)
-        self._counters = owner.counters
+    def __init__(self, port: AudioSocketListener) -> None:
+        super().__init__(port)
+        self._counters = port.counters
 
     def send_silence(self, periods: int) -> None:
         """Implements `SilenceSender`: sends one frame, unless the peer has not read the ones before."""

@@ -14,12 +14,11 @@ from uuid import UUID
 from audio import Codec
 from config.counters import counter, counter_by
 from mediaworker.calls.call_leg import LegSpec
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER
 from mediaworker.ingress.session import Hooks, Kind, Session, SessionState
 
@@ -65,10 +64,10 @@ class AudioSocketSession(Session[AudioSocketCounters]):
     batched = True
     linger_s = None
 
-    def __init__(self, policy: AudioSocketPolicy, open_call: CallOpener, now: float, **hooks: Unpack[Hooks]) -> None:
+    def __init__(self, policy: AudioSocketPolicy, registry: CallRegistry, now: float, **hooks: Unpack[Hooks]) -> None:
         super().__init__(now, policy.start_timeout_s, **hooks)
         self.silent_s = policy.silent_s
-        self._policy, self._open_call = policy, open_call
+        self._policy, self._registry = policy, registry
         self._reader = FrameReader()
         self._kind: int | None = None
         """The kind of the peer's audio."""
@@ -116,7 +115,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
     def _open(self, frame: Frame) -> None:
         spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
         uuid = str(UUID(bytes=frame.payload))
-        call = self.try_open(lambda: self._open_call(source="audiosocket", legs=[spec], external_id=uuid))
+        call = self.try_open(lambda: self._registry.open(source="audiosocket", legs=[spec], external_id=uuid))
         if call is not None:
             call.on_hangup = self.hang_up
             self.begin(call, (LEG,))

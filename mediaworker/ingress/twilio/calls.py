@@ -7,15 +7,14 @@ has it: Twilio opens the next stream of a call while the end of the one before i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, get_args
 
-from audio import Codec, Leg
+from audio import Codec
 from config.sections.section import Role
 from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.calls.shared import Connection, SharedCalls
-from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.twilio.messages import StartBody
 
 STALL_S = 15.0
@@ -27,31 +26,23 @@ ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
 """Twilio's inbound track is the person on the phone; a route or a parameter may change the role."""
 
 
-class Stream(Connection, Protocol):
+class TrackHolder(Connection, Protocol):
     def replaced(self, track: str) -> None:
         """Another stream of the call has this track from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """The legs of one stream in its call."""
-
-    call: Call
-    legs: dict[str, Leg]
-    """By track."""
-    joined: bool
-    """The call existed before."""
-
-
-class TwilioCalls(SharedCalls[Stream]):
+class TwilioCalls(SharedCalls[TrackHolder]):
     """By AccountSid and CallSid."""
 
-    def __init__(self, open_call: CallOpener) -> None:
+    def __init__(self, registry: CallRegistry) -> None:
         super().__init__()
-        self._open_call = open_call
+        self._registry = registry
 
-    def join(self, start: StartBody, stream: Stream) -> Seat:
-        """Legs for the stream's tracks, in the call of this CallSid if it is open. Raises CallRefused."""
+    def join(self, start: StartBody, stream: TrackHolder) -> tuple[Call, bool]:
+        """The call of this CallSid, with a leg for each of the stream's tracks; True: it was open before.
+
+        Raises CallRefused.
+        """
         tracks, name = tuple(dict.fromkeys(start.tracks)), (start.account_sid, start.call_sid)
         shared = self.find(name)
         joined = shared is not None
@@ -63,11 +54,11 @@ class TwilioCalls(SharedCalls[Stream]):
             if track not in shared.call.legs:
                 shared.call.add_leg(_spec(track, start.custom_parameters))
             shared.seats[track] = stream
-        return Seat(shared.call, {track: shared.call.legs[track] for track in tracks}, joined)
+        return shared.call, joined
 
     def _open(self, start: StartBody, tracks: tuple[str, ...]) -> Call:
         parameters = start.custom_parameters
-        return self._open_call(
+        return self._registry.open(
             source="twilio",
             legs=[_spec(track, {}) for track in tracks],
             external_id=start.call_sid,

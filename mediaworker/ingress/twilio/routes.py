@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import structlog
@@ -16,15 +17,15 @@ from config import Settings
 from mediaworker.access.auth_failures import AuthFailures, Reason
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
 from mediaworker.access.refusals import refusal_headers
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.http.body import small_body
 from mediaworker.http.problem import Problem
-from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.interfaces import SessionFactory, Upgrade
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
-from mediaworker.ingress.upgrade_admission import UpgradeAdmission
+from mediaworker.ingress.upgrade_admission import MediaIngress
 
 log = structlog.get_logger()
 
@@ -35,30 +36,29 @@ MAX_FIELDS = 200
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
-class TwilioIngress:
+class TwilioIngress(MediaIngress[TwilioCounters]):
     """Implements `interfaces.MediaEndpoint` for `WS /twilio/stream`, and serves the two webhooks.
 
     Raises ConfigError for settings that make no valid TwiML.
     """
 
-    subprotocols: tuple[str, ...] = ()
     text_as_bytes = True
+    new_counters = TwilioCounters
+    refused_event = "Twilio stream refused"
 
     def __init__(
         self,
         settings: Settings,
-        open_call: CallOpener,
-        *,
-        refusal: Callable[[], CallRefused | None] = lambda: None,
-        unix_time: Callable[[], float] = time.time,
+        registry: CallRegistry,
         failures: AuthFailures | None = None,
+        *,
+        unix_time: Callable[[], float] = time.time,
     ) -> None:
-        self.counters = TwilioCounters()
+        super().__init__(settings, registry, failures)
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
-        self._open_call, self._unix_time, self._calls = open_call, unix_time, TwilioCalls(open_call)
+        self._unix_time, self._calls = unix_time, TwilioCalls(registry)
         self._tokens = webhook.CallTokens(ttl_s=0.0)
-        self._admission = UpgradeAdmission("Twilio stream refused", self.counters, refusal, failures)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -84,22 +84,14 @@ class TwilioIngress:
             allowed = upgrade.direct and is_local(upgrade.headers, upgrade.peer)
         if not allowed:
             raise self._forbid(upgrade.path, upgrade.peer)
-        self._admission.check_room(upgrade)
+        self.check_room(upgrade)
         policy = TwilioPolicy(
             start_timeout_s=self._settings.media.start_timeout_s,
             trusted=not self._settings.twilio.require_token,
             check_token=lambda token, call, stream: self._tokens.check(token, call, stream, self._unix_time()),
             on_bad_token=lambda: self._fail("call_token", upgrade.path, upgrade.peer),
         )
-
-        def opens(now: float) -> MediaSession:
-            on_problem = self._admission.notices.of(upgrade.peer, lambda: session.call_id)
-            session = TwilioSession(
-                policy, self._open_call, now, counters=self.counters, on_problem=on_problem, calls=self._calls
-            )
-            return session
-
-        return opens
+        return self.opening(upgrade, partial(TwilioSession, policy, self._calls))
 
     # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
 
@@ -109,7 +101,7 @@ class TwilioIngress:
         if isinstance(form, Response):
             return form
         self.counters.webhooks += 1
-        if (refusal := self._admission.refusal()) is not None:
+        if (refusal := self._registry.refusal()) is not None:
             self.counters.refuse("capacity")
             headers = dict(refusal_headers(refusal.status))
             return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
@@ -184,15 +176,13 @@ class TwilioIngress:
             reason = "X-Twilio-Signature is missing or wrong"
         else:
             reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
-        self._admission.notices.warn(
-            peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}"
-        )
+        self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
         return CallRefused(
             403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer)
         )
 
     def _fail(self, reason: Reason, path: str, peer: str) -> float:
-        return self._admission.failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
+        return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
 
 
 def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Unpack, get_args
 
 from audio import Leg
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
+from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.outbox import NORMAL, POLICY, UNSUPPORTED
 from mediaworker.ingress.session import Change, Hooks, Session, SessionState
 from mediaworker.ingress.twilio import messages
@@ -74,18 +74,15 @@ class TwilioSession(Session[TwilioCounters]):
     def __init__(
         self,
         policy: TwilioPolicy,
-        open_call: CallOpener,
+        calls: TwilioCalls,
         now: float,
-        *,
-        calls: TwilioCalls | None = None,
         **hooks: Unpack[Hooks],
     ) -> None:
         super().__init__(now, policy.start_timeout_s, **hooks)
         self.player: TwilioPlayer | None = None
         """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
         error 31924."""
-        self._policy = policy
-        self._calls = calls if calls is not None else TwilioCalls(open_call)
+        self._policy, self._calls = policy, calls
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
@@ -116,17 +113,17 @@ class TwilioSession(Session[TwilioCounters]):
         if refusal := self._refusal(message):
             self.refuse(*refusal)
             return
-        seat = self.try_open(lambda: self._calls.join(message.start, self))
-        if seat is None:
+        start = message.start
+        if (opened := self.try_open(lambda: self._calls.join(start, self))) is None:
             return
+        call, joined = opened
         self._stream_sid, self._origin_s = message.stream_sid, self._now
-        self.counters.joined += seat.joined
-        self._tracks = {track: self._take(leg, self._now) for track, leg in seat.legs.items()}
+        self.counters.joined += joined
+        self._tracks = {track: self._take(call.legs[track], self._now) for track in start.tracks}
         # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
-        if message.start.custom_parameters.get("mw_mode") == "connect" and tuple(seat.legs) == ("inbound",):
-            self.player = TwilioPlayer(seat.call, "inbound", self.outbox, message.stream_sid, self.counters)
-            seat.call.player = self.player
-        self.begin(seat.call, tuple(seat.legs))
+        if start.custom_parameters.get("mw_mode") == "connect" and tuple(self._tracks) == ("inbound",):
+            call.player = self.player = TwilioPlayer(call, "inbound", self.outbox, message.stream_sid, self.counters)
+        self.begin(call, tuple(self._tracks))
 
     def _take(self, leg: Leg, now: float) -> _Track:
         """The stream's clock begins now; a leg that another stream has fed goes on from here."""

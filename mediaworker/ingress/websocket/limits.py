@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -41,6 +42,15 @@ class StreamCounters(IngressCounters):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamEngine:
+    """The engine as a session sees it."""
+
+    ready: Callable[[], bool]
+    languages: Callable[[], Collection[str]] = lambda: QWEN3_ASR
+    """Those that can be requested."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPolicy:
     """What the shell knows when it accepts the upgrade."""
 
@@ -50,7 +60,5 @@ class StreamPolicy:
     start_timeout_s: float
     idle_s: float
     max_s: float
-    engine_ready: Callable[[], bool]
-    unix_time: Callable[[], float]
-    languages: Callable[[], Collection[str]] = lambda: QWEN3_ASR
-    """The languages that can be requested of the engine."""
+    engine: StreamEngine
+    unix_time: Callable[[], float] = time.time

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from uuid_utils import uuid7
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.http.auth import SUBPROTOCOL
-from mediaworker.ingress.interfaces import CallOpener, MediaEndpoint, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.upgrade_admission import UpgradeAdmission
+from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
+from mediaworker.ingress.upgrade_admission import MediaIngress
 from mediaworker.ingress.websocket.dialects import dialects
-from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
+from mediaworker.ingress.websocket.limits import StreamCounters, StreamEngine, StreamPolicy
 
 
 @dataclass(slots=True)
@@ -29,47 +28,32 @@ class StreamEndpoint:
     text_as_bytes: bool = False
 
 
-class StreamIngress:
+class StreamIngress(MediaIngress[StreamCounters]):
     """Admits the clients of all dialects; the path of an upgrade says which. Raises ConfigError for a dialect of an
     installed package that cannot be used.
 
-    `settled` returns once all published events are stored (`EventHub.flush`), `sessions` returns the keys of pages that
-    were opened without an API key, and `taken` are the paths of other ingresses.
+    `settled` returns once all published events are stored (`EventHub.flush`), `page_keys` returns the keys of pages
+    that were opened without an API key, and `taken` are the paths of other ingresses.
     """
+
+    new_counters = StreamCounters
+    refused_event = "stream refused"
 
     def __init__(
         self,
         settings: Settings,
-        open_call: CallOpener,
-        *,
-        engine_ready: Callable[[], bool],
-        languages: Callable[[], Collection[str]],
-        settled: Callable[[], Awaitable[None]],
-        refusal: Callable[[], CallRefused | None] = lambda: None,
-        unix_time: Callable[[], float] = time.time,
-        sessions: Callable[[], Collection[str]] = tuple,
+        registry: CallRegistry,
         failures: AuthFailures | None = None,
+        *,
+        engine: StreamEngine,
+        settled: Callable[[], Awaitable[None]],
+        page_keys: Callable[[], Collection[str]] = tuple,
         taken: Collection[str] = (),
     ) -> None:
-        self.counters = StreamCounters()
+        super().__init__(settings, registry, failures)
         self._dialects = dialects(taken)
-        self._sessions = sessions
-        self._open: Counter[str] = Counter()
-        """Sessions by key."""
-        self._open_call = open_call
-        self._languages = languages
-        self._engine_ready, self._settled, self._unix_time = engine_ready, settled, unix_time
+        self._engine, self._settled, self._page_keys = engine, settled, page_keys
         self._settling: set[asyncio.Future[None]] = set()
-        self._settings = settings
-        self._admission = UpgradeAdmission("stream refused", self.counters, refusal, failures)
-
-    @property
-    def sessions(self) -> int:
-        return self._open.total()
-
-    def use(self, settings: Settings) -> None:
-        """Use these settings for sessions that begin from now on."""
-        self._settings = settings
 
     def endpoints(self) -> dict[str, MediaEndpoint]:
         """The endpoints of all dialects, by path."""
@@ -78,50 +62,28 @@ class StreamIngress:
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403, 429 or 503."""
-        access = self._admission.check_key(upgrade, self._settings, sessions=self._sessions())
-        self._admission.check_room(upgrade)
+        access = self.check_key(upgrade, page_keys=self._page_keys())
+        self.check_room(upgrade)
         limits = self._settings.stream
         if self.sessions >= limits.max_sessions:
-            raise self._admission.refuse(
-                "sessions", upgrade, CallRefused(503, f"all {limits.max_sessions} sessions are taken")
-            )
+            most = f"all {limits.max_sessions} sessions are taken"
+            raise self.refuse("sessions", upgrade, CallRefused(503, most))
         if self._open[access.name] >= limits.max_sessions_per_key:
             most = f"a key may have {limits.max_sessions_per_key} sessions at once"
-            raise self._admission.refuse("key_sessions", upgrade, CallRefused(429, most))
-
-        def opens(now: float) -> MediaSession:
-            policy = StreamPolicy(
-                session_id=str(uuid7()),
-                caller=access.name,
-                start_timeout_s=self._settings.media.start_timeout_s,
-                idle_s=limits.idle_s,
-                max_s=limits.max_s,
-                engine_ready=self._engine_ready,
-                unix_time=self._unix_time,
-                languages=self._languages,
-            )
-
-            session = self._dialects[upgrade.path](
-                policy,
-                self._open_call,
-                now,
-                counters=self.counters,
-                on_problem=self._admission.notices.of(upgrade.peer, lambda: session.call_id),
-                on_lost=lambda: self._left(access.name),
-                settle=self._settle,
-            )
-            self._open[access.name] += 1
-            return session
-
-        return opens
+            raise self.refuse("key_sessions", upgrade, CallRefused(429, most))
+        policy = StreamPolicy(
+            session_id=str(uuid7()),
+            caller=access.name,
+            start_timeout_s=self._settings.media.start_timeout_s,
+            idle_s=limits.idle_s,
+            max_s=limits.max_s,
+            engine=self._engine,
+        )
+        make = partial(self._dialects[upgrade.path], policy, self._registry, settle=self._settle)
+        return self.opening(upgrade, make, access.name)
 
     def _settle(self, done: Callable[[], None]) -> None:
         waiting = asyncio.ensure_future(self._settled())
         self._settling.add(waiting)
         waiting.add_done_callback(self._settling.discard)
         waiting.add_done_callback(lambda _: done())
-
-    def _left(self, name: str) -> None:
-        self._open[name] -= 1
-        if not self._open[name]:
-            del self._open[name]

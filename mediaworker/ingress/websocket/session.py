@@ -16,11 +16,10 @@ from typing import ClassVar, Unpack
 
 from asr import languages
 from mediaworker.calls.call_leg import LegSpec
-from mediaworker.calls.registry import CallRefused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
-from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, NORMAL, POLICY, TRY_LATER
 from mediaworker.ingress.session import Change, Hooks, Kind, Session, SessionState
 from mediaworker.ingress.websocket import messages
@@ -53,14 +52,14 @@ class StreamSession(Session[StreamCounters]):
     def __init__(
         self,
         policy: StreamPolicy,
-        open_call: CallOpener,
+        registry: CallRegistry,
         now: float,
         *,
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
         **hooks: Unpack[Hooks],
     ) -> None:
         super().__init__(now, policy.start_timeout_s, **hooks)
-        self._policy, self._open_call, self._settle = policy, open_call, settle
+        self._policy, self._registry, self._settle = policy, registry, settle
         self._settings = messages.StreamSettings()
         self._legs = LEGS[1]
         self._begun_s = now
@@ -73,7 +72,7 @@ class StreamSession(Session[StreamCounters]):
         """For the close behind the last final."""
         self.counters.sessions += 1
 
-    # -- interfaces.MediaSession --------------------------------------------------------------------------------------
+    # -- for the shell ------------------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float | None:
@@ -155,7 +154,7 @@ class StreamSession(Session[StreamCounters]):
 
     def _unknown_language(self, code: str) -> str:
         """Why the language cannot be recognised; empty if it can, or if the engine is to detect it."""
-        known = self._policy.languages()
+        known = self._policy.engine.languages()
         if not code or languages.base(code) in known:
             return ""
         return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
@@ -163,11 +162,11 @@ class StreamSession(Session[StreamCounters]):
     def open(self, form: AudioForm, settings: messages.StreamSettings | None = None) -> None:
         """Open the call, whose audio has this form."""
         settings = self._settings if settings is None else settings
-        warming_up = not self._policy.engine_ready()
+        warming_up = not self._policy.engine.ready()
         legs = self._legs = LEGS[form.channels]
         overrides = settings.overrides(legs[0])
         call = self.try_open(
-            lambda: self._open_call(
+            lambda: self._registry.open(
                 source=self.source,
                 legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in legs],
                 external_id=self._policy.session_id,

@@ -51,7 +51,7 @@ class Smallest(Session[IngressCounters]):
 
     def _start(self, start: Start) -> None:
         spec = LegSpec(leg="main", codec=Codec.L16, transport="stream")
-        call = self.try_open(lambda: self._desk(source="smallest", legs=[spec], external_id="1"))
+        call = self.try_open(lambda: self._desk.open(source="smallest", legs=[spec], external_id="1"))
         if call is not None:
             call.on_hangup = self.hang_up
             self.begin(call, ("main",), AudioForm("pcm_s16le", 16000))

@@ -329,7 +329,7 @@ def test_what_is_refused_says_why() -> None:
     late.expire(4.9)
     late.expire(5.0)
     desk = Desk()
-    desk.refusal = CallRefused(503, "all 1 calls are taken")
+    desk.refused = CallRefused(503, "all 1 calls are taken")
     full = session(desk, problems=problems)
     full.receive(HELLO, 0.0)
     assert problems == [

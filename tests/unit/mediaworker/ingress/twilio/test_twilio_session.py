@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from random import Random
+from types import SimpleNamespace
 from typing import get_args
 
 import msgspec
@@ -51,7 +52,7 @@ def new_session(desk=None, *, now=0.0, trusted=True, tokens=(), problems=None):
         start_timeout_s=5.0, trusted=trusted, check_token=lambda token, call, stream: (token, call) in tokens
     )
     on_problem = (lambda what, detail: problems.append((what, detail))) if problems is not None else lambda *_: None
-    session = TwilioSession(policy, desk, now, on_problem=on_problem)
+    session = TwilioSession(policy, TwilioCalls(desk), now, on_problem=on_problem)
     session.closes = []
     session.outbox.listen(lambda: None, session.closes.append)
     return session
@@ -408,7 +409,7 @@ def detected(texts, *, detector, step_s=0.01, stalls=None, after_s=STALL_S + 5):
         calls.append(DetectedCall(arguments, detector))
         return calls[-1]
 
-    session = new_session(open_call, now=50.0)
+    session = new_session(SimpleNamespace(open=open_call), now=50.0)
     now = next_step_s = 50.0
     for index, text in enumerate(texts):
         due = 50.0 + index * step_s
@@ -686,7 +687,7 @@ def shared_desk():
     policy = TwilioPolicy(start_timeout_s=5.0, trusted=True, check_token=lambda *_: True)
 
     def opened(sid, tracks, now=0.0, **body):
-        session = TwilioSession(policy, desk, now, calls=calls)
+        session = TwilioSession(policy, calls, now)
         session.closes = []
         session.outbox.listen(lambda: None, session.closes.append)
         play(session, [start(sid=sid, tracks=list(tracks), **body)], now=now)

@@ -348,7 +348,7 @@ async def test_connect_mode_and_a_stream_url_of_its_own():
 
 
 async def test_a_full_worker_answers_503_and_busy():
-    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: CallRefused(503, "all calls are taken"))
+    ingress = TwilioIngress(parse({}), Desk(CallRefused(503, "all calls are taken")))
     async with client(ingress) as http:
         answer = await http.post("/twilio/voice", data=FORM)
     assert answer.status_code == 503

@@ -20,7 +20,7 @@ from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.limits import MAX_AWAITED, StreamPolicy
+from mediaworker.ingress.websocket.limits import MAX_AWAITED, StreamEngine, StreamPolicy
 from tools.fuzz.media import Engine
 
 CODES = (ROOT / "tests/data/digits/customer.ulaw").read_bytes()
@@ -58,8 +58,8 @@ class World:
             publish=lambda call_id, at_ms, body: (self.times.append(at_ms), self.published.append(body)),
         )
         self._media = MediaLoop(self.detector, lambda: self.registry)
-        policy = StreamPolicy("s", "test", 5.0, 60.0, 14400.0, lambda: True, lambda: 0.0)
-        self.session = AsrSession(policy, self.registry.open, self.now)
+        policy = StreamPolicy("s", "test", 5.0, 60.0, 14400.0, StreamEngine(lambda: True), lambda: 0.0)
+        self.session = AsrSession(policy, self.registry, self.now)
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):

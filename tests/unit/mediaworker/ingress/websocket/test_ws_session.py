@@ -21,12 +21,11 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import MAX_AHEAD, TAIL, AudioForm, AudioIntake, Converter
-from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
 from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.limits import FINISH_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy
+from mediaworker.ingress.websocket.limits import FINISH_S, MAX_AWAITED, MAX_ERRORS, StreamEngine, StreamPolicy
 from mediaworker.ingress.websocket.session import StreamSession
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
 
@@ -35,10 +34,9 @@ ZERO = timestamp(0.0)
 
 
 def session(kind: type[StreamSession] = AsrSession, desk: Desk | None = None, *, ready: bool = True) -> StreamSession:
-    policy = StreamPolicy("s-1", "screen", 5.0, 60.0, 14400.0, lambda: ready, lambda: 0.0)
+    policy = StreamPolicy("s-1", "screen", 5.0, 60.0, 14400.0, StreamEngine(lambda: ready), lambda: 0.0)
     made = kind(policy, desk if desk is not None else Desk(), 0.0)
-    checked: MediaSession = made
-    assert checked.streaming is False
+    assert made.streaming is False
     return made
 
 
