@@ -8,6 +8,21 @@ from typing import TextIO
 
 from config.log_text import printable
 
+OK, FAILED, WRONG = 0, 1, 2
+"""Exit codes of every command: done, failed, and wrong arguments or configuration."""
+
+
+class CommandError(Exception):
+    """Ends a command with its `code`; the message is one line for its user."""
+
+    code = FAILED
+
+
+class UsageError(CommandError):
+    """The arguments are wrong, or a file that they name."""
+
+    code = WRONG
+
 
 def print_error(text: str) -> None:
     """Print one line on standard error, with the prefix that all lines of all commands have."""
