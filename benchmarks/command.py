@@ -17,8 +17,7 @@ SECONDS = 20.0
 """Of a run of an engine, by default."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("bench", help="measure this machine: a table and the same figures as JSON")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     media = kinds.add_parser("media", help="legs of RTP on loopback through VAD, endpointing and events")
     twilio = kinds.add_parser("twilio", help="Twilio streams of two tracks through the same")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import UsageError
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -20,13 +19,12 @@ def is_checkout() -> bool:
     return True
 
 
-def add_parser(subparsers: Any) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     if not is_checkout():
-        print_error("only a checkout of mediaworker has the benchmarks")
-        raise SystemExit(2)
+        raise UsageError("only a checkout of mediaworker has the benchmarks")
     from benchmarks import command
 
-    command.add_parser(subparsers)
+    command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

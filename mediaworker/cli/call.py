@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
+import socket
 from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable
-from mediaworker.cli.terminal import print_error
+from config.settings import Log
+from mediaworker.cli.terminal import OK, CommandError, print_error
+from mediaworker.ops import logs
+from sip.errors import NO_PJSUA2, SipError
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
-
     from sip.phone import PhoneCall, PhoneResult, SipPhone
 
-OK, FAILED, USAGE = 0, 1, 2
 QUIET_S = 3.0
 """After so long without an answer the user is told how long it may still take."""
 UDP_PORT = 5060
@@ -23,13 +25,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _PLACE = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?", re.IGNORECASE)
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "call",
-        help="a test phone: place a SIP call and play a file into it",
-        description="Places a SIP call, plays a file into it in real time, and hangs up.",
-        epilog="Exit code: 0 played, 1 refused, broken off or not answered, 2 wrong arguments.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Places a SIP call, plays a file into it in real time, and hangs up."
+    parser.epilog = "Exit code: 0 played, 1 refused, broken off or not answered, 2 wrong arguments."
     parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
     parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722", "OPUS"], default="PCMU")
@@ -62,68 +60,49 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    import asyncio
-
     import numpy as np
 
     from audio import Codec
-    from config.settings import Log
-    from mediaworker.cli.play import PlayError, load_pcm
-    from mediaworker.ops import logs
-    from sip.errors import NO_PJSUA2, SipError
+    from mediaworker.cli.play import load_pcm
 
     try:
         from sip.phone import SipPhone, encode
         from sip.pjsip.stack import TlsFiles
     except ImportError as error:
-        print_error(f"{NO_PJSUA2} ({error})")
-        return FAILED
+        raise CommandError(f"{NO_PJSUA2} ({error})") from None
     logs.configure(Log(level="error"))
     codec = Codec[args.codec]
     rate_hz = 16000 if codec.wide else 8000
-    try:
-        samples = load_pcm(args.play, rate_hz)
-    except PlayError as error:
-        print_error(str(error))
-        return USAGE
-    samples = np.concatenate([samples, np.zeros(int(args.tail * rate_hz), np.int16)])
+    samples = np.concatenate([load_pcm(args.play, rate_hz), np.zeros(int(args.tail * rate_hz), np.int16)])
 
-    async def place() -> int:
-        tls = TlsFiles(ca=args.ca, verify=not args.insecure)
+    async def place() -> PhoneResult:
         phone = SipPhone(
             codec=codec,
             transport=args.transport,
-            tls=tls,
+            tls=TlsFiles(ca=args.ca, verify=not args.insecure),
             user=args.user,
             password=args.password,
             headers=args.headers,
         )
-        result = await _talk(phone, args, encode(samples, codec))
-        if result is None:
-            return FAILED
-        if result.hung_up_by_peer:
-            print_error(f"{args.uri}: hung up before the file had been played")
-            return FAILED
-        if not result.ok:
-            print_error(f"{args.uri}: {result.status} {result.reason}")
-            return FAILED
-        print(
-            f"{result.status} {printable(result.reason)}: {len(samples) / rate_hz:.1f} s of {codec.rtp_name}, "
-            f"{result.packets_sent} packets sent, {result.packets_received} received"
-        )
-        return OK
+        return await _talk(phone, args, encode(samples, codec))
 
     try:
-        return asyncio.run(place())
+        result = asyncio.run(place())
     except SipError as error:
-        print_error(f"{args.uri}: {error}")
-        return FAILED
+        raise CommandError(f"{args.uri}: {error}") from None
+    if result.hung_up_by_peer:
+        raise CommandError(f"{args.uri}: hung up before the file had been played")
+    if not result.ok:
+        raise CommandError(f"{args.uri}: {result.status} {result.reason}")
+    print(
+        f"{result.status} {printable(result.reason)}: {len(samples) / rate_hz:.1f} s of {codec.rtp_name}, "
+        f"{result.packets_sent} packets sent, {result.packets_received} received"
+    )
+    return OK
 
 
-async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes]) -> PhoneResult | None:
-    """Place the call and play the packets; None when nothing listens there, which is told at once. Raises SipError."""
-    import asyncio
-
+async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes]) -> PhoneResult:
+    """Place the call and play the packets. Raises SipError, and at once CommandError where nothing listens."""
     from sip.phone import play
 
     loop = asyncio.get_running_loop()
@@ -136,14 +115,14 @@ async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes])
         await play(line, packets)
 
     quiet = loop.call_later(QUIET_S, print_error, f"{args.uri}: no answer yet; {args.answer_timeout:g} s at most")
-    tasks: list[Task[Any]] = [calling := loop.create_task(phone.talk(args.uri, speak, answer_s=args.answer_timeout))]
+    calling = loop.create_task(phone.talk(args.uri, speak, answer_s=args.answer_timeout))
+    tasks: list[asyncio.Task[Any]] = [calling]
     if args.transport == "udp":
         tasks.append(loop.create_task(_refused(args.uri, loop)))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not calling.done() and tasks[1].result() and not answered:
-            print_error(f"{args.uri}: nothing listens on that UDP port")
-            return None
+            raise CommandError(f"{args.uri}: nothing listens on that UDP port")
         return await calling
     finally:
         quiet.cancel()
@@ -152,14 +131,12 @@ async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes])
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _refused(uri: str, loop: AbstractEventLoop) -> bool:
+async def _refused(uri: str, loop: asyncio.AbstractEventLoop) -> bool:
     """Whether the machine says that nothing listens on the URI's UDP port (ICMP port unreachable).
 
     PJSIP does not look at that, and repeats the INVITE for half a minute. An empty datagram is nothing to a SIP
     listener. Returns only when the machine has said so, or cannot be asked.
     """
-    import socket
-
     found = _PLACE.match(uri)
     # The name service may know another port for a name without one (RFC 3263 section 4.2).
     if found is None or not (found[2] or found[1].strip("[]").replace(".", "").isdigit()) or "transport=" in uri:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from config import ConfigError, describe, load
-from mediaworker.cli.terminal import print_error
+from config import describe, load
+from mediaworker.cli.arguments.parser import add_config as add_arguments
+from mediaworker.cli.terminal import OK
 
-
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("config", help="print the effective configuration, secrets masked")
-    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
+__all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
     from mediaworker.ops.reload import check
 
-    try:
-        settings = load(args.config)
-        check(settings)
-        print(describe(settings), end="")
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
-    return 0
+    settings = load(args.config)
+    check(settings)
+    print(describe(settings), end="")
+    return OK

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from msgspec.structs import replace
 
-from config import ConfigError, Settings, load
+from config import Settings, load
 from config.child_process import forbid_tracing
 from config.load import checked
-from mediaworker.cli.arguments.parser import STOPPED
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.arguments.parser import STOPPED, add_config
+from mediaworker.cli.serve import served
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:9095"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("engine", help="an engine server that workers share", epilog=STOPPED)
-    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
-    parser.add_argument(
-        "--listen", metavar="ADDRESS", help=f"as asr.listen in the configuration (default: {DEFAULT_LISTEN})"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = STOPPED
+    add_config(parser)
+    listen = f"as asr.listen in the configuration (default: {DEFAULT_LISTEN})"
+    parser.add_argument("--listen", metavar="ADDRESS", help=listen)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,19 +30,7 @@ def run(args: argparse.Namespace) -> int:
         listen = args.listen or settings.asr.listen or DEFAULT_LISTEN
         return checked(replace(settings, asr=replace(settings.asr, listen=listen)))
 
-    try:
-        settings = read()
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
+    settings = read()
     from mediaworker.engine_service import EngineService
-    from mediaworker.ops.service import StartError, serve
 
-    try:
-        return serve(settings, read, EngineService)
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
-    except StartError as error:
-        print_error(str(error))
-        return 1
+    return served(settings, read, EngineService)

@@ -7,9 +7,10 @@ import importlib
 import sys
 from typing import Any
 
+from config import ConfigError
 from config.sections.key_names import similar
-from mediaworker.cli.arguments.parser import WRONG, Parser
-from mediaworker.cli.terminal import close_output, print_error
+from mediaworker.cli.arguments.parser import Parser
+from mediaworker.cli.terminal import WRONG, CommandError, UsageError, close_output, print_error
 
 COMMANDS = {
     "serve": "run the worker",
@@ -38,7 +39,7 @@ FOLDERS = {
 """Of the commands that do not lie beside this file."""
 
 
-class _Version(argparse.Action):
+class _ShowVersion(argparse.Action):
     """Looks the version up when it is asked for: that takes longer than the rest of a command's start."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
@@ -55,6 +56,12 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(_without_help(arguments))
         sys.stdout.flush()
         return code
+    except CommandError as error:
+        print_error(str(error))
+        return error.code
+    except ConfigError as error:
+        print_error(str(error))
+        return WRONG
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # Whoever reads the output has seen enough: `mediaworker config | head`.
@@ -67,20 +74,18 @@ def _run(arguments: list[str]) -> int:
     if wanted is not None and wanted not in COMMANDS:
         near = similar(wanted, COMMANDS)
         what = f"did you mean `mediaworker {near[0]}`?" if near else "`mediaworker help` lists them"
-        print_error(f"there is no command {wanted!r}; {what}")
-        return WRONG
+        raise UsageError(f"there is no command {wanted!r}; {what}")
     if not arguments:
-        print_error("which command? `mediaworker help` lists them")
-        return WRONG
+        raise UsageError("which command? `mediaworker help` lists them")
     parser, commands = create_parser(wanted)
     args, rest = parser.parse_known_args(arguments)
+    command: Parser = commands.choices[args.command]
     if rest:
-        commands.choices[args.command].unknown(rest, hasattr(args, "config"))
+        command.unknown(rest, hasattr(args, "config"))
     try:
         return int(module(args.command).run(args))
     except argparse.ArgumentError as error:  # arguments that do not go together
-        asked: Parser = commands.choices[args.command]
-        asked.error(str(error))
+        command.error(str(error))
 
 
 def create_parser(wanted: str | None) -> tuple[Parser, Any]:
@@ -89,13 +94,12 @@ def create_parser(wanted: str | None) -> tuple[Parser, Any]:
         prog="mediaworker", description="Turns live phone calls into text while people are still talking.",
         epilog="`mediaworker help COMMAND` explains a command.",
     )  # fmt: skip
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
         if name == wanted and name != "help":
-            module(name).add_parser(commands)
-        else:
-            commands.add_parser(name, help=summary)
+            module(name).add_arguments(command)
     return parser, commands
 
 

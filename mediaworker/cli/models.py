@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from asr.engines import weights
 from asr.engines.interface import first_line
-from config import ConfigError, load
+from config import load
 from mediaworker.cli import bench
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import FAILED, OK, CommandError, UsageError, print_error
 
 NEWEST = "main"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 """What the engine reads; a repository may hold the same weights in other formats as well."""
 
 
-def add_parser(subparsers: Any) -> None:
-    epilog = "Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration."
-    parser = subparsers.add_parser("models", help="download model weights, and check them", epilog=epilog)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration."
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
     pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")
@@ -45,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     if not bench.is_checkout():
-        print_error("only a checkout of mediaworker has what checks a model")
-        return 2
+        raise UsageError("only a checkout of mediaworker has what checks a model")
     from benchmarks.word_errors import command
 
     return command.run(args)
@@ -55,19 +52,13 @@ def _check(args: argparse.Namespace) -> int:
 def _pull_all(args: argparse.Namespace) -> int:
     names = [args.name]
     if args.name is None:
-        try:
-            asr = load(args.config).asr
-        except ConfigError as error:
-            print_error(str(error))
-            return 2
+        asr = load(args.config).asr
         beside = (asr.partials_model, asr.aligner if asr.word_timestamps else "")
         names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
-        print_error(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
-        return 2
+        raise UsageError(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
     if args.revision and len(set(names)) > 1:
-        print_error("--revision belongs to one model: name it")
-        return 2
+        raise UsageError("--revision belongs to one model: name it")
     return max(_pull(name, args.revision) for name in names)
 
 
@@ -75,8 +66,7 @@ def _pull(name: str, revision: str | None) -> int:
     try:
         from huggingface_hub import HfApi, snapshot_download
     except ImportError:
-        print_error("pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'")
-        return 1
+        raise CommandError("pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
     pinned = weights.recorded(name)
     wanted = revision or (pinned.revision if pinned else NEWEST)
     try:
@@ -90,13 +80,13 @@ def _pull(name: str, revision: str | None) -> int:
     if not checked.mismatches:
         weights.record(name, folder)
         print(folder)
-        return 0
+        return OK
     spoiled = [each["path"] for each in checked.mismatches]
     for path in spoiled:  # The next pull brings it again.
         (folder / path).resolve().unlink(missing_ok=True)
         (folder / path).unlink(missing_ok=True)
     print_error(f"{name}: {', '.join(spoiled)} is not what the hub has (another hash) and was removed: pull again")
-    return 1
+    return FAILED
 
 
 def _failure(error: Exception, name: str, revision: str) -> tuple[int, str]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from audio.codecs.g711 import alaw_decode, ulaw_decode
 from audio.codecs.g722 import G722Decoder
 from mediaworker.calls.sound import RAW, SoundError, read_wav, resampled
-from mediaworker.errors import MediaworkerError
+from mediaworker.cli.terminal import UsageError
 
 
-class PlayError(MediaworkerError):
+class PlayError(UsageError):
     """The user's file cannot be played; the message is one line."""
 
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from config import load as load_settings
 from config.log_text import printable, printable_json
+from config.settings import Log
 from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error, print_now
+from mediaworker.cli.terminal import OK, CommandError, UsageError, print_now
+from mediaworker.events import schema as events
+from mediaworker.events.frame import encode
+from mediaworker.ops import logs
 from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
     from mediaworker.replay.lab import LegResult
     from mediaworker.replay.source import Messages, Packets
 
-OK, FAILED, USAGE = 0, 1, 2
 
-
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "replay",
-        help="run a capture (pcap, pcapng) or a recorded Twilio stream through the worker's path, with faults",
-        description="Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: "
-        "in this process on a simulated clock, or live at a running worker (--to).",
-        epilog="Exit code: 0 done, 1 refused or broken off, 2 wrong arguments or configuration, or a broken capture.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: in this "
+        "process on a simulated clock, or live at a running worker (--to)."
+    )
+    parser.epilog = (
+        "Exit code: 0 done, 1 refused or broken off, 2 wrong arguments or configuration, or a broken capture."
     )
     parser.add_argument("capture", metavar="CAPTURE", help="pcap or pcapng, or .jsonl: a message a line; also gzipped")
     faults = parser.add_argument_group("faults on the way (shares from 0 to 1)")
@@ -47,7 +54,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--save", metavar="FILE", help="write what arrives: pcap, or .jsonl for a recorded stream")
     parser.add_argument("--json", action="store_true", help="every event as a line of JSON, and no table")
     parser.add_argument("--config", metavar="FILE", help="the worker's configuration (engine, endpointing, …)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,32 +75,19 @@ def run(args: argparse.Namespace) -> int:
         if args.save:
             save(args.save, source)
     except (CaptureError, ValueError) as error:
-        return _fail(USAGE, str(error))
+        raise UsageError(str(error)) from None
     except OSError as error:
-        return _fail(USAGE, f"{args.save}: {error.strerror or error}")
+        raise UsageError(f"{args.save}: {error.strerror or error}") from None
+    logs.configure(Log(level="error"))
     return _live(args, source) if args.to else _lab(args, source)
 
 
 def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
-    import asyncio
-    import tempfile
-
-    import msgspec
-
-    from config import ConfigError, load
-    from config.settings import Log
     from mediaworker.calls.registry import CallRefused
-    from mediaworker.events import schema as events
-    from mediaworker.events.frame import encode
-    from mediaworker.ops import logs
     from mediaworker.replay.lab import Lab
     from mediaworker.replay.source import Packets
 
-    try:
-        settings = load(args.config)
-    except ConfigError as error:
-        return _fail(USAGE, str(error))
-    logs.configure(Log(level="error"))
+    settings = load_settings(args.config)
 
     def tell(event: events.Event) -> None:
         if args.json:
@@ -103,31 +96,23 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
             print_now(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {printable(event.body.text)}")
 
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(
-            msgspec.structs.replace(settings, data_dir=folder),
-            tell,
-            unix_s=source.begin_s if isinstance(source, Packets) else 0.0,
-        )
+        unix_s = source.begin_s if isinstance(source, Packets) else 0.0
+        lab = Lab(replace(settings, data_dir=folder), tell, unix_s=unix_s)
         try:
             results = asyncio.run(lab.run(source, args.speed))
         except CallRefused as refused:
-            return _fail(FAILED, refused.reason)
+            raise CommandError(refused.reason) from None
         except TimeoutError:
-            return _fail(FAILED, "the engine does not answer")
+            raise CommandError("the engine does not answer") from None
     if not args.json:
         print(printable(table(results), keep="\n"))
     return OK
 
 
 def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
-    import asyncio
-
-    from config.settings import Log
-    from mediaworker.ops import logs
     from mediaworker.replay import live
     from mediaworker.replay.source import Packets
 
-    logs.configure(Log(level="error"))
     try:
         if isinstance(source, Packets) != args.to.startswith("sip:"):
             raise ValueError(f"--to {args.to}: a capture goes to sip:USER@HOST:PORT, a recorded stream to ws://…")
@@ -136,39 +121,23 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
         else:
             line = asyncio.run(live.to_websocket(args.to, source, args.auth_token, trust.context(args)))
     except ValueError as error:
-        return _fail(USAGE, str(error))
+        raise UsageError(str(error)) from None
     except live.LiveError as error:
-        return _fail(FAILED, str(error))
+        raise CommandError(str(error)) from None
     print(printable(line))
     return OK
 
 
 def table(results: Sequence[LegResult]) -> str:
-    lines = [
-        ("leg", "codec", "packets", "lost", "late", "twice", "foreign", "jitter", "position", "utterances", "words")
-    ]
-    for result in results:
-        media = result.media
-        lines.append(
-            (
-                result.leg,
-                result.codec,
-                str(media.packets if media else 0),
-                str(media.lost if media else 0),
-                str(media.late if media else 0),
-                str(result.duplicates),
-                str(result.discarded + result.wrong_source),
-                f"{media.jitter_ms if media else 0:.1f} ms",
-                f"{result.position_s:.2f} s",
-                str(result.utterances),
-                str(result.words),
-            )
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    lines = ["leg codec packets lost late twice foreign jitter position utterances words".split()]
+    for each in results:
+        media = each.media or events.LegMedia(each.leg, 0, 0, 0, 0.0)
+        cells = (
+            each.leg, each.codec, media.packets, media.lost, media.late, each.duplicates,
+            each.discarded + each.wrong_source, f"{media.jitter_ms:.1f} ms", f"{each.position_s:.2f} s",
+            each.utterances, each.words,
+        )  # fmt: skip
+        lines.append([*map(str, cells)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     return "\n".join([*rows, *(f"{result.leg}: {' '.join(result.texts)}" for result in results)])
-
-
-def _fail(code: int, message: str) -> int:
-    print_error(message)
-    return code

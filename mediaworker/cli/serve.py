@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from config import ConfigError, load
+from config import Settings, load
 from config.child_process import forbid_tracing
-from mediaworker.cli.arguments.parser import STOPPED
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.arguments.parser import STOPPED, add_config
+from mediaworker.cli.terminal import CommandError
 from mediaworker.ops.blas import one_thread
 
+if TYPE_CHECKING:
+    from mediaworker.ops.service import Service
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("serve", help="run the worker", epilog=STOPPED)
-    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = STOPPED
+    add_config(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     forbid_tracing()
-    try:
-        settings = load(args.config)
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
+    settings = load(args.config)
     one_thread()
-    from mediaworker.ops.service import StartError, serve
     from mediaworker.worker import Worker
 
+    return served(settings, lambda: load(args.config), Worker)
+
+
+def served(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:
+    """`mediaworker.ops.service.serve`. Raises ConfigError, CommandError."""
+    from mediaworker.ops.service import StartError, serve
+
     try:
-        return serve(settings, lambda: load(args.config), Worker)
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
+        return serve(settings, read, make)
     except StartError as error:
-        print_error(str(error))
-        return 1
+        raise CommandError(str(error)) from None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
 
@@ -26,21 +26,19 @@ from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
 from config.tasks import end_tasks
 from mediaworker.cli import trust
-from mediaworker.cli.play import PlayError, load_pcm
-from mediaworker.cli.terminal import print_error
-from mediaworker.errors import MediaworkerError
+from mediaworker.cli.play import load_pcm
+from mediaworker.cli.terminal import OK, CommandError, UsageError
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording
 from mediaworker.replay.recording import RecordedMessage
 
-OK, FAILED, USAGE = 0, 1, 2
 TIMEOUT_S = 10.0
 _SIGNATURE = "X-Twilio-Signature"
 
 
-class StreamError(MediaworkerError):
-    """The peer refused or broke the stream; the message is one line."""
+class StreamError(CommandError):
+    """The peer refused or broke the stream."""
 
 
 Messages = Iterator[tuple[float, Callable[[], str]]]
@@ -72,14 +70,12 @@ class _ToTwilio(msgspec.Struct):
     media: _Payload = _Payload()
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "stream",
-        help="a test Twilio: plays files into a Media Streams server",
-        description="Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice "
-        "webhook first and follows its TwiML.",
-        epilog="Exit code: 0 played to the end, 1 refused or broken off, 2 wrong arguments.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice webhook first "
+        "and follows its TwiML."
     )
+    parser.epilog = "Exit code: 0 played to the end, 1 refused or broken off, 2 wrong arguments."
     parser.add_argument("url", help="ws://HOST:8081/twilio/stream, or http://HOST:8080/twilio/voice")
     parser.add_argument("--play", required=True, metavar="FILE", help="what the caller says (inbound track)")
     parser.add_argument("--play-outbound", metavar="FILE", help="what the other side says (outbound track)")
@@ -96,26 +92,23 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--record", metavar="FILE", help="keep what is sent, for `mediaworker replay` (.jsonl)")
     parser.add_argument("--save-reply", metavar="FILE", help="keep what is played back, as µ-law (with --connect)")
     trust.add_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_run(args))
-    except (PlayError, ValueError) as error:
-        return _fail(USAGE, str(error))
-    except StreamError as error:
-        return _fail(FAILED, str(error))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 async def _run(args: argparse.Namespace) -> int:
     parameters = _parameters(args)
     if not re.fullmatch("[0-9A-D*#]*", args.dtmf):
-        raise ValueError(f"--dtmf {args.dtmf}: digits are 0-9 A-D * #")
+        raise UsageError(f"--dtmf {args.dtmf}: digits are 0-9 A-D * #")
     if not 0 <= args.tail <= 3600:
-        raise ValueError(f"--tail {args.tail:g}: expected 0 to 3600 seconds")
+        raise UsageError(f"--tail {args.tail:g}: expected 0 to 3600 seconds")
     if not urlsplit(args.url).hostname:
-        raise ValueError(f"{args.url}: no host in it")
+        raise UsageError(f"{args.url}: no host in it")
     files = {"inbound": args.play} | ({"outbound": args.play_outbound} if args.play_outbound else {})
     tracks = {track: bytes(ulaw_encode(load_pcm(file, 8000))) for track, file in files.items()}
     writer = StreamWriter(new_sid("MZ"), args.call_sid or new_sid("CA"), args.account_sid or new_sid("AC"))
@@ -125,14 +118,14 @@ async def _run(args: argparse.Namespace) -> int:
         case "http" | "https":
             target = await asyncio.to_thread(ask_webhook, args, writer, parameters)
         case _:
-            raise ValueError(f"{args.url}: expected ws://, wss://, http:// or https://")
+            raise UsageError(f"{args.url}: expected ws://, wss://, http:// or https://")
     if target.bidirectional and "outbound" in tracks:
-        raise ValueError("--play-outbound: a <Connect> stream carries the inbound track only")
+        raise UsageError("--play-outbound: a <Connect> stream carries the inbound track only")
     if args.dtmf and not target.bidirectional:
-        raise ValueError("--dtmf: Twilio sends digits on <Connect> streams only; add --connect")
+        raise UsageError("--dtmf: Twilio sends digits on <Connect> streams only; add --connect")
     messages = schedule(writer, tracks, target.parameters, tail_s=args.tail, digits=args.dtmf)
     if args.save_reply and not target.bidirectional:
-        raise ValueError("--save-reply: only <Connect> streams are played to; add --connect")
+        raise UsageError("--save-reply: only <Connect> streams are played to; add --connect")
     target = replace(target, reply=args.save_reply, tls=trust.context(args))
     headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
     if not args.record:
@@ -141,25 +134,23 @@ async def _run(args: argparse.Namespace) -> int:
     try:
         return await stream(target, headers, writer, keeping(messages, kept))
     finally:
-        save_recording(args.record, kept)
+        _save(args.record, lambda path: recording.write(path, kept))
 
 
 def keeping(messages: Messages, kept: list[RecordedMessage]) -> Messages:
     """The same messages; each is put into `kept` when it is written."""
 
     def keep(due_s: float, write: Callable[[], str]) -> str:
-        text = write()
-        kept.append(RecordedMessage(due_s, text))
-        return text
+        kept.append(RecordedMessage(due_s, write()))
+        return kept[-1].text
 
-    for due_s, write in messages:
-        yield due_s, partial(keep, due_s, write)
+    return ((due_s, partial(keep, due_s, write)) for due_s, write in messages)
 
 
-def save_recording(path: str, kept: list[RecordedMessage]) -> None:
+def _save(path: str, write: Callable[[str], object]) -> None:
     """Raises StreamError."""
     try:
-        recording.write(path, kept)
+        write(path)
     except OSError as error:
         raise StreamError(f"{path}: {error.strerror or error}") from None
 
@@ -237,10 +228,7 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
     finally:
         await end_tasks(returning)
     if target.reply is not None:
-        try:
-            await asyncio.to_thread(Path(target.reply).write_bytes, reply)
-        except OSError as error:
-            raise StreamError(f"{target.reply}: {error.strerror or error}") from None
+        await asyncio.to_thread(_save, target.reply, lambda path: Path(path).write_bytes(reply))
     if websocket.close_code not in (1000, 1001, None):
         reason = f" {websocket.close_reason}" if websocket.close_reason else ""
         raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")
@@ -325,11 +313,6 @@ def _parameters(args: argparse.Namespace) -> dict[str, str]:
     for item in args.param:
         key, equals, value = item.partition("=")
         if not key or not equals:
-            raise ValueError(f"--param {item}: expected K=V")
+            raise UsageError(f"--param {item}: expected K=V")
         parameters[key] = value
     return parameters
-
-
-def _fail(code: int, message: str) -> int:
-    print_error(message)
-    return code

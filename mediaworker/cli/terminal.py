@@ -7,6 +7,22 @@ import sys
 from typing import TextIO
 
 from config.log_text import printable
+from mediaworker.errors import MediaworkerError
+
+OK, FAILED, WRONG = 0, 1, 2
+"""Exit codes of every command: done, failed, and wrong arguments or configuration."""
+
+
+class CommandError(MediaworkerError):
+    """Ends a command with its `code`; the message is one line for its user."""
+
+    code = FAILED
+
+
+class UsageError(CommandError):
+    """The arguments are wrong, or a file that they name."""
+
+    code = WRONG
 
 
 def print_error(text: str) -> None:

@@ -14,30 +14,27 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
-from config import ConfigError, Settings, load
+from config import Settings, load
 from config.child_process import forbid_tracing
 from config.settings import Log
-from mediaworker.cli.terminal import print_error
-from mediaworker.cli.transcription.result_names import ResultClash, check, distinct
-from mediaworker.errors import MediaworkerError
+from mediaworker.cli.terminal import CommandError, UsageError, print_error
+from mediaworker.cli.transcription import INTERRUPTED, UNREADABLE
+from mediaworker.cli.transcription.result_names import check, distinct
 from mediaworker.ops.blas import one_thread
 
 FORMATS = ("txt", "json", "srt", "vtt")
 STDIN = "-"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "transcribe",
-        help="files to text and subtitles",
-        description="Files to text and subtitles. Interrupted, the same command goes on where it was.",
-        epilog="Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
-        "be read, 4 something said in them could not be recognised, 5 some results could not be written or would "
-        "replace files that this command has not made, 130 interrupted.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Files to text and subtitles. Interrupted, the same command goes on where it was."
+    parser.epilog = (
+        "Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not be "
+        "read, 4 something said in them could not be recognised, 5 some results could not be written or would replace "
+        "files that this command has not made, 130 interrupted."
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
     written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"
@@ -51,30 +48,24 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="configuration file")
 
 
-class _Refused(MediaworkerError):
-    """The command cannot begin. The arguments are its exit code and a line that says why."""
+class NoFiles(CommandError):
+    """There is nothing to transcribe."""
+
+    code = UNREADABLE
 
 
 def run(args: argparse.Namespace) -> int:
     forbid_tracing()
     with tempfile.TemporaryDirectory(prefix="mediaworker-") as spool:
-        try:
-            return _run(args, spool)
-        except ConfigError as error:
-            print_error(str(error))
-            return 2
-        except _Refused as refused:
-            code, why = refused.args
-            print_error(why)
-            return int(code)
+        return _run(args, spool)
 
 
 def _run(args: argparse.Namespace, spool: str) -> int:
-    """Raises ConfigError, _Refused."""
+    """Raises ConfigError, CommandError."""
     settings = load(args.config)
     one_thread()
     from asr import languages
-    from mediaworker.cli.transcription.batch import INTERRUPTED, Batch
+    from mediaworker.cli.transcription.batch import Batch
     from mediaworker.files.options import Options
     from mediaworker.ops import logs
 
@@ -102,46 +93,39 @@ def _check_arguments(args: argparse.Namespace, settings: Settings) -> None:
     from asr import languages
     from asr.engines.plugin import find
     from asr.engines.selection import select, unknown_language
-    from mediaworker.cli.transcription.batch import WRONG
 
     engine = select(settings.asr).engine
     if why := unknown_language(languages.requested(args.language), engine, find(engine).languages):
-        raise _Refused(WRONG, f"--language: {why}")
+        raise UsageError(f"--language: {why}")
     if args.speaker and args.channels != "split":
-        raise _Refused(WRONG, "--speaker goes with --channels split")
+        raise UsageError("--speaker goes with --channels split")
 
 
 def _spool_stdin(names: list[str], folder: str) -> None:
     """Put the name of a file in the place of `-`."""
-    from mediaworker.cli.transcription.batch import FAILED, WRONG
-
     if STDIN not in names:
         return
     if names.count(STDIN) > 1 or sys.stdin.isatty():
-        raise _Refused(WRONG, "- is one file on standard input: redirect or pipe it in")
+        raise UsageError("- is one file on standard input: redirect or pipe it in")
     try:
         names[names.index(STDIN)] = _from_stdin(folder)
     except OSError as error:
-        raise _Refused(FAILED, f"standard input: {error.strerror or error}") from None
+        raise CommandError(f"standard input: {error.strerror or error}") from None
 
 
 def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Path], Path | None]:
     """The files to transcribe, and the folder for the results, which is there then."""
-    from mediaworker.cli.transcription.batch import FAILED, UNREADABLE, WRONG
-
     files = distinct(_files(args.files))
     if not files:
-        raise _Refused(UNREADABLE, "there are no files in it")
+        raise NoFiles("there are no files in it")
     if not args.output:
         return files, None
     folder = Path(args.output)
     try:
         check(files, folder, formats)
         folder.mkdir(parents=True, exist_ok=True)
-    except ResultClash as clash:
-        raise _Refused(WRONG, str(clash)) from None
     except OSError as error:
-        raise _Refused(FAILED, f"{args.output}: {error.strerror}") from None
+        raise CommandError(f"{args.output}: {error.strerror}") from None
     return files, folder
 
 

@@ -13,27 +13,25 @@ import urllib.error
 
 import msgspec
 
+from mediaworker.cli.terminal import UsageError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ca",
-        default="",
-        metavar="FILE",
-        help="certificate authorities to trust, in PEM form, instead of the system's",
-    )
+    help = "certificate authorities to trust, in PEM form, instead of the system's"
+    parser.add_argument("--ca", default="", metavar="FILE", help=help)
     parser.add_argument("--insecure", action="store_true", help="accept any certificate: only for tests")
 
 
 def context(args: argparse.Namespace) -> ssl.SSLContext:
-    """The TLS context of a client with these options. Raises ValueError when the file of `--ca` cannot be used."""
+    """The TLS context of a client with these options. Raises UsageError when the file of `--ca` cannot be used."""
     if args.insecure:
         return unverified()
     try:
         return ssl.create_default_context(cafile=args.ca or None)
     except ssl.SSLError:
-        raise ValueError(f"--ca {args.ca}: the file holds no certificate in PEM form") from None
+        raise UsageError(f"--ca {args.ca}: the file holds no certificate in PEM form") from None
     except OSError as error:
-        raise ValueError(f"--ca {args.ca}: {error.strerror or error}") from None
+        raise UsageError(f"--ca {args.ca}: {error.strerror or error}") from None
 
 
 def unverified() -> ssl.SSLContext:
@@ -86,21 +84,21 @@ def detail(body: bytes | bytearray | str) -> str:
     """What an answer says for a person: RFC 9457's detail, OpenAI's message, or a short plain text; else nothing."""
     text = (body if isinstance(body, str) else bytes(body).decode(errors="replace")).strip()
     try:
-        problem = msgspec.json.decode(text, type=_Problem)
+        problem = msgspec.json.decode(text, type=_ErrorBody)
     except msgspec.DecodeError:
         line = text.partition("\n")[0]
         return line[:_LINE] if line and line[0] not in "<{[" else ""
     return problem.detail or problem.error.message or problem.title
 
 
-class _OpenAiError(msgspec.Struct):
+class _OpenAiError(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Problem(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     detail: str = ""
     title: str = ""
-    error: _OpenAiError = msgspec.field(default_factory=_OpenAiError)
+    error: _OpenAiError = _OpenAiError()
 
 
 def _number(error: BaseException) -> int | None:

@@ -4,78 +4,53 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 from typing import Any
 
-from websockets.exceptions import InvalidHandshake
-
-from config import ConfigError
 from config.log_text import coloured, printable_json
 from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error, print_now
-from mediaworker.cli.worker.connection import WorkerAddress, add_arguments, address, refusal
-from mediaworker.client import ClientError, CursorExpired, EventStream
+from mediaworker.cli.terminal import OK, print_error, print_now
+from mediaworker.cli.worker import connection
+from mediaworker.cli.worker.connection import WorkerAddress
+from mediaworker.client import CursorExpired, EventStream
 from mediaworker.errors import MediaworkerError
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "watch",
-        help="follow live events in the terminal",
-        epilog="Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker "
-        "refuses or cannot be reached, 2 wrong arguments or configuration, 130 Ctrl-C.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker refuses "
+        "or cannot be reached, 2 wrong arguments or configuration, 130 Ctrl-C."
     )
-    add_arguments(parser, "url")
+    connection.add_arguments(parser, "url")
     parser.add_argument("--call", default="*", metavar="ID", help="only this call")
     parser.add_argument("--types", metavar="A,B", help="only these event types")
     parser.add_argument("--after", metavar="CURSOR", help="begin after this cursor instead of now")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as received")
-    parser.add_argument(
-        "--once", action="store_true", help="wait for events until the connection ends; exit instead of reconnecting"
-    )
+    once = "wait for events until the connection ends; exit instead of reconnecting"
+    parser.add_argument("--once", action="store_true", help=once)
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return asyncio.run(_watch(args, address(args, "events")))
-    except (ConfigError, ValueError) as error:
-        print_error(str(error))
-        return 2
+    worker = connection.address(args, "events")
+    with connection.failures(worker), contextlib.suppress(_Over):
+        asyncio.run(_follow(args, worker))
+    return OK
 
 
 class _Over(MediaworkerError):
     """The connection has ended, and that is enough."""
 
 
-async def _watch(args: argparse.Namespace, worker: WorkerAddress) -> int:
-    try:
-        await _follow(args, worker)
-    except _Over:
-        return 0
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a certificate's error is a ValueError too
-        print_error(f"{worker.url}: {trust.reason(error)}")
-        return 1
-    except ClientError as error:
-        print_error(f"{worker.url}: {refusal(error, worker.key)}")
-        return 1
-    except (InvalidHandshake, ValueError) as error:
-        print_error(f"{worker.url}: {error}")
-        return 1
-    return 0
-
-
 async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
     """Print events, over as many connections as it takes. Raises _Over when one was asked for and has ended."""
-    colour = coloured(sys.stdout)
-    screen = Screen(colour=colour, rewrite=colour)
+    screen = Screen(colour=coloured(sys.stdout))
 
     def retry(reason: str, seconds: float) -> None:
         if args.once:
             raise _Over
-        _note(f"connection lost ({trust.reason(ConnectionError(reason))}); again in {seconds:.1f} s")
+        print_error(f"connection lost ({trust.reason(ConnectionError(reason))}); again in {seconds:.1f} s")
 
     types = args.types.split(",") if args.types else None
     after, expired, waits = args.after, False, args.once
@@ -88,7 +63,7 @@ async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
             async for text in stream.frames():
                 if waits:
                     waits = False
-                    _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
+                    print_error("waiting for events until the worker closes the connection; Ctrl-C ends it")
                 if args.json:
                     print_now(printable_json(text))
                 else:
@@ -96,7 +71,7 @@ async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
         except CursorExpired:
             if args.once:
                 return
-            _note("the cursor has expired: going on with what comes now")
+            print_error("the cursor has expired: going on with what comes now")
             after, expired = None, True
 
 
@@ -109,15 +84,11 @@ def _printable(value: Any) -> Any:
     return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
-def _note(text: str) -> None:
-    print_error(text)
-
-
 class Screen:
-    """Events as lines. On a terminal a partial is rewritten in place until its final comes."""
+    """Events as lines. On a terminal, which has colours, a partial is rewritten in place until its final comes."""
 
-    def __init__(self, *, colour: bool, rewrite: bool) -> None:
-        self._colour, self._rewrite = colour, rewrite
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
         self._open_line = False
 
     def show(self, event: dict[str, Any]) -> None:
@@ -128,9 +99,9 @@ class Screen:
         seconds = (event.get("at_ms") or 0) / 1000
         call = (event.get("call_id") or "-")[-6:]
         line = f"{seconds:8.2f}  {call:6}  {text}"
-        if self._rewrite and self._open_line:
+        if self._open_line:
             print("\r\x1b[K", end="")
-        self._open_line = self._rewrite and kind == "transcript.partial"
+        self._open_line = self._colour and kind == "transcript.partial"
         print(line, end="" if self._open_line else "\n", flush=True)
 
     def _describe(self, kind: str, event: dict[str, Any]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
 
 from mediaworker.cli.bench import is_checkout
 
@@ -34,10 +33,8 @@ complete -o default -F _mediaworker mediaworker
 _ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "completion", help="print a script with which a shell completes this command", description=HOW
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = HOW
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 

@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 
 from config.sections.key_names import either, keys, similar
 from config.settings import Settings
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import WRONG, print_error
 
 EXIT_CODES = "Exit code: 0 done, 1 failed, 2 wrong arguments or configuration."
 STOPPED = "Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration."
-WRONG = 2
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
 
@@ -57,6 +56,11 @@ class Parser(argparse.ArgumentParser):
         if settings and (found := _settings(option)):
             self.error(f"there is no option {option}, it is a setting: {_to_set(found, value or '…')}")
         self.error(f"there is no option {option}")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that reads the configuration."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
 
 
 def _settings(option: str) -> list[str]:

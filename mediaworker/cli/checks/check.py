@@ -7,38 +7,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 from config import ConfigError, Settings, load
 from config.log_text import printable
-from mediaworker.cli.checks.finding import Finding, Level, tried
-from mediaworker.cli.terminal import print_error
-from mediaworker.cli.worker.address import add_config
-
-OK, FAILED, WRONG = 0, 1, 2
+from mediaworker.cli.arguments.parser import add_config
+from mediaworker.cli.checks.finding import Finding, Level, failed, good
+from mediaworker.cli.terminal import FAILED, OK
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help="look for what would keep the worker from working, before it is started",
-        description="Looks at the configuration, data_dir, ports, certificates, keys, the engine and its weights, and "
-        "asks registrars, engine servers and NATS whether they are there.",
-        epilog="Exit code: 0 nothing stands in the way (warnings may), 1 something does, 2 wrong arguments or "
-        "configuration.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Looks at the configuration, data_dir, ports, certificates, keys, the engine and its weights, and asks "
+        "registrars, engine servers and NATS whether they are there."
+    )
+    parser.epilog = (
+        "Exit code: 0 nothing stands in the way (warnings may), 1 something does, 2 wrong arguments or configuration."
     )
     add_config(parser)
     parser.add_argument("--offline", action="store_true", help="ask no other machine")
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        settings = load(args.config)
-    except ConfigError as error:
-        print_error(str(error))
-        return WRONG
     worst = Level.GOOD
-    for finding in findings(settings, offline=args.offline):
+    for finding in findings(load(args.config), offline=args.offline):
         worst = max(worst, finding.level)
         print(printable(f"{finding.level.name.lower():7}  {finding.subject:15}  {finding.text}"), flush=True)
     return FAILED if worst is Level.FAILED else OK
@@ -49,7 +40,11 @@ def findings(settings: Settings, *, offline: bool = False) -> Iterator[Finding]:
     from mediaworker.cli.checks import machine, network
     from mediaworker.ops.reload import check
 
-    yield from tried("configuration", "it is complete", lambda: check(settings))
+    try:
+        check(settings)
+        yield good("configuration", "it is complete")
+    except ConfigError as error:
+        yield failed("configuration", str(error))
     yield machine.data_dir(settings)
     yield from machine.keys(settings)
     yield from machine.ports(settings)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-from config import ConfigError
 
 
 class Level(enum.IntEnum):
@@ -38,13 +35,3 @@ def warning(subject: str, text: str) -> Finding:
 
 def failed(subject: str, text: str) -> Finding:
     return Finding(Level.FAILED, subject, text)
-
-
-def tried(subject: str, text: str, test: Callable[[], object]) -> Iterator[Finding]:
-    """`text` when the test passes, else what its ConfigError says."""
-    try:
-        test()
-    except ConfigError as error:
-        yield failed(subject, str(error))
-    else:
-        yield good(subject, text)

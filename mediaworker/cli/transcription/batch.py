@@ -24,11 +24,10 @@ from asr.utterance import EngineStatus
 from config import Settings
 from config.log_text import printable
 from config.tasks import end_tasks
-from mediaworker.cli.terminal import for_output, print_error
-from mediaworker.cli.transcription import result_marks
+from mediaworker.cli.terminal import OK, CommandError, for_output, print_error
+from mediaworker.cli.transcription import INCOMPLETE, UNREADABLE, UNWRITTEN, result_marks
 from mediaworker.cli.transcription.result_marks import Mark, NotOurResult
 from mediaworker.cli.transcription.result_names import result_name, target
-from mediaworker.errors import MediaworkerError
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
@@ -38,7 +37,6 @@ from mediaworker.files.transcription import EngineUnavailable, FileTask, SourceC
 from mediaworker.storage.durable import sync_file
 from mediaworker.transcripts.file import FileTranscript, Format, render
 
-DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, UNWRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 ONE_RESULT = (
     errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM, errno.ETXTBSY,
@@ -61,10 +59,6 @@ class _File:
     over: bool = False
     printed: str | None = None
     """What is to be printed of it, until those before it are over; None when there is nothing."""
-
-
-class _Stop(MediaworkerError):
-    """Nothing more can be done; the message says why."""
 
 
 class Batch:
@@ -90,12 +84,12 @@ class Batch:
         self._unprinted = deque(self._files)
         # Objects of JSON name their file themselves, so that what is printed stays JSON.
         self._headings = len(files) > 1 and tuple(formats) != ("json",)
-        self._outcome = DONE
+        self._outcome = OK
         self._engine_why = ""
         self._bar: Any = None
 
     async def run(self) -> int:
-        """The exit code."""
+        """The exit code. Raises CommandError when nothing more can be done."""
         recognizer = Recognizer(self._settings, on_state=self._engine_state)
         service = FileService(self._settings, recognizer, in_work=lambda count: recognizer.keep_alive(count > 0))
         await recognizer.start()
@@ -106,9 +100,6 @@ class Batch:
             workers = [asyncio.create_task(self._work(waiting, service)) for _ in range(TOGETHER)]
             try:
                 await asyncio.gather(*workers)
-            except _Stop as stop:
-                self._say(str(stop))
-                return FAILED
             finally:
                 await end_tasks(*workers, showing)
                 self._draw()
@@ -127,11 +118,11 @@ class Batch:
             except NotOurResult as foreign:
                 self._worse(UNWRITTEN, f"{file.path}: {foreign}")
             except EngineUnavailable:
-                raise _Stop(f"there is no engine: {self._engine_why}") from None
+                raise CommandError(f"there is no engine: {self._engine_why}") from None
             except OSError as error:
                 why = f"{error.filename or file.path}: {error.strerror or error}"
                 if error.errno not in ONE_RESULT:
-                    raise _Stop(why) from None
+                    raise CommandError(why) from None
                 self._worse(UNWRITTEN, f"{file.path}: its result cannot be written: {why}")
             finally:
                 file.over = True
@@ -160,7 +151,7 @@ class Batch:
                 self._write(file, transcript, mark)
                 partial.done()
         for warning in transcript.warnings:
-            self._worse(DONE if transcript.whole else INCOMPLETE, f"{file.path}: {warning}")
+            self._worse(OK if transcript.whole else INCOMPLETE, f"{file.path}: {warning}")
 
     async def _recognise(
         self, file: _File, descriptor: int, service: FileService, partial: PartialFile
@@ -280,7 +271,7 @@ class Batch:
     def _worse(self, outcome: int, line: str) -> None:
         self._say(line)
         # A file that could not be read says more than a stretch that could not.
-        self._outcome = min(filter(None, (self._outcome, outcome)), default=DONE)
+        self._outcome = min(filter(None, (self._outcome, outcome)), default=OK)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from mediaworker.errors import MediaworkerError
+from mediaworker.cli.terminal import UsageError
 
 MAX_BYTES = 240
 """Of a name without suffixes: the longest are those of `.NAME.json.part`."""
 
 
-class ResultClash(MediaworkerError):
+class ResultClash(UsageError):
     """Two files would have one result; the message names them and says what to do."""
 
 

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from config import ConfigError, load
+from websockets.exceptions import InvalidHandshake
+
+from config import Settings, load
+from config.listen import http_host
 from config.sections.section import Scope
 from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error
-from mediaworker.cli.worker.address import add_config, of_this_machine
+from mediaworker.cli.arguments.parser import add_config
+from mediaworker.cli.terminal import OK, CommandError, UsageError
 from mediaworker.client import EVENTS, Client, ClientError
 
-OK, FAILED, USAGE = 0, 1, 2
+SEEN_FROM_HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -36,10 +40,7 @@ class WorkerAddress:
 def add_arguments(parser: argparse.ArgumentParser, url: str = "--url") -> None:
     """`url` is the name of the argument: an option, or positional."""
     where = "the worker's address, http(s)://HOST:PORT (default: the worker of this machine, by its configuration)"
-    if url.startswith("-"):
-        parser.add_argument(url, metavar="URL", help=where)
-    else:
-        parser.add_argument(url, nargs="?", metavar="URL", help=where)
+    parser.add_argument(url, nargs=None if url.startswith("-") else "?", metavar="URL", help=where)
     key = "API key (default: $MEDIAWORKER_KEY; for the worker of this machine one of its configuration)"
     parser.add_argument("--key", default=os.environ.get("MEDIAWORKER_KEY", ""), help=key)
     add_config(parser)
@@ -47,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser, url: str = "--url") -> None:
 
 
 def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
-    """Where the arguments point, for requests that need these scopes. Raises ConfigError, ValueError."""
+    """Where the arguments point, for requests that need these scopes. Raises ConfigError, UsageError."""
     if args.url:
         url = args.url if "://" in args.url else f"http://{args.url}"
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in _SCHEMES:
-            raise ValueError(f"{args.url}: expected http://HOST:PORT or https://HOST")
+            raise UsageError(f"{args.url}: expected http://HOST:PORT or https://HOST")
         return WorkerAddress(url, args.key, trust.context(args))
     settings = load(args.config)
     # The certificate is made out to the public name, and the address is this machine's own.
@@ -61,31 +62,41 @@ def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
     return WorkerAddress(of_this_machine(settings), args.key or next(fitting, ""), tls)
 
 
-def asked(args: argparse.Namespace, ask: Callable[[Client], Awaitable[int]], *scopes: Scope) -> int:
-    """Run `ask` with a client of the worker, and return its exit code, or that of what went wrong, which is told."""
-    try:
-        where = address(args, *scopes)
-    except (ConfigError, ValueError) as error:
-        print_error(str(error))
-        return USAGE
+def of_this_machine(settings: Settings) -> str:
+    """The HTTP port of the worker that has these settings, as a URL without a path."""
+    host = http_host(settings)
+    host = SEEN_FROM_HERE.get(host, f"[{host}]" if ":" in host else host)
+    return f"{'https' if settings.http.tls_cert else 'http'}://{host}:{settings.http.port}"
 
-    async def run() -> int:
+
+def ask(args: argparse.Namespace, question: Callable[[Client], Awaitable[None]], *scopes: Scope) -> int:
+    """Run `question` with a client of the worker. Raises ConfigError, CommandError."""
+    where = address(args, *scopes)
+
+    async def run() -> None:
         # `watch` takes the URL of the events too: what is copied from there is right here.
         scheme, _, rest = where.url.removesuffix(EVENTS).partition("://")
         async with Client(f"{_SCHEMES[scheme]}://{rest}", key=where.key, tls=where.tls) as client:
-            return await ask(client)
+            await question(client)
 
+    with failures(where):
+        asyncio.run(run())
+    return OK
+
+
+@contextlib.contextmanager
+def failures(where: WorkerAddress) -> Iterator[None]:
+    """What goes wrong with the worker ends the command: raises CommandError."""
     try:
-        return asyncio.run(run())
+        yield
     except BrokenPipeError:
         raise
     except ClientError as error:
-        print_error(f"{where.url}: {refusal(error, where.key)}")
-    except LookupError as error:
-        print_error(f"{where.url}: {error}")
-    except OSError as error:
-        print_error(f"{where.url}: {trust.reason(error)}")
-    return FAILED
+        raise CommandError(f"{where.url}: {refusal(error, where.key)}") from None
+    except OSError as error:  # before ValueError: the error of a certificate is both
+        raise CommandError(f"{where.url}: {trust.reason(error)}") from None
+    except (InvalidHandshake, LookupError, ValueError) as error:
+        raise CommandError(f"{where.url}: {error}") from None
 
 
 def refusal(error: ClientError, key: str) -> str:

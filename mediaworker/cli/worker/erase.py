@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from mediaworker.cli.worker.connection import FAILED, OK, add_arguments, asked
+from mediaworker.cli.terminal import FAILED
+from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.records import call_line, find_call, is_call_id
 from mediaworker.client import Client
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("erase", help="erase everything that an ended call has left")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("call", metavar="CALL", help="its id, or the last characters of it")
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    add_arguments(parser)
+    connection.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,22 +23,20 @@ def run(args: argparse.Namespace) -> int:
 
     found = [args.call] if args.yes and is_call_id(args.call) else []
 
-    async def show(client: Client) -> int:
+    async def show(client: Client) -> None:
         call = await client.call(await find_call(client, args.call))
         print(call_line(call))
         found.append(call.call_id)
-        return OK
 
-    async def erase(client: Client) -> int:
+    async def erase(client: Client) -> None:
         await client.erase(found[0])
         print("erased")
-        return OK
 
     # A key that may erase calls need not be one that may read them.
-    if not found and (code := asked(args, show, "events", "admin")) != OK:
-        return code
+    if not found:
+        connection.ask(args, show, "events", "admin")
     # Between the two, so that Ctrl-C ends it at once.
     if not args.yes and input("Erase it, in every place? It cannot be undone. [y/N] ").strip().lower() != "y":
         print("nothing was erased")
         return FAILED
-    return asked(args, erase, "admin")
+    return connection.ask(args, erase, "admin")

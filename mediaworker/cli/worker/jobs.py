@@ -8,23 +8,20 @@ import sys
 from typing import Any
 
 from mediaworker.cli.terminal import for_output
-from mediaworker.cli.worker.connection import OK, add_arguments, asked
+from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.records import job_line
 from mediaworker.client import Client
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "jobs", help="list the file jobs of a worker, show or cancel one, or print its result",
-        description="Without a job: the jobs of this key, the newest first. With one: that job.",
-    )  # fmt: skip
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Without a job: the jobs of this key, the newest first. With one: that job."
     parser.add_argument("job", nargs="?", metavar="JOB", help="the id of a job")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="list at most so many (default 20)")
     parser.add_argument("--json", action="store_true", help="each job as a line of JSON")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--result", choices=("txt", "json", "srt", "vtt"), help="print the job's result")
     what.add_argument("--cancel", action="store_true", help="cancel the job; one that has ended is erased")
-    add_arguments(parser)
+    connection.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     def show(job: dict[str, Any]) -> None:
         print(json.dumps(job, ensure_ascii=False) if args.json else job_line(job))
 
-    async def ask(client: Client) -> int:
+    async def ask(client: Client) -> None:
         if args.result:
             text = await client.job_result(args.job, args.result)
             print(for_output(text, sys.stdout).rstrip("\n"))
@@ -47,6 +44,5 @@ def run(args: argparse.Namespace) -> int:
         else:
             for job in [await client.job(args.job)] if args.job else await client.jobs(limit=args.limit):
                 show(job)
-        return OK
 
-    return asked(args, ask, "batch")
+    return connection.ask(args, ask, "batch")
