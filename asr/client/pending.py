@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asr.client.spill import UtteranceAudio
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
-from config.counters import counter
+from config.metrics.counters import counter
 
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]

@@ -14,7 +14,7 @@ import structlog
 from asr import messages
 from asr.network.session import WorkerSession
 from config import framing
-from config.counters import counter
+from config.metrics.counters import counter
 
 HELLO_S = 5.0
 """How long a connection may take to greet, with its TLS handshake."""

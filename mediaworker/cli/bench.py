@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from config import ConfigError, describe, load
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,7 +15,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mediaworker.ops.reload import check
+    from mediaworker.service.reload import check
 
     try:
         settings = load(args.config)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from config import ConfigError, Settings, load
 from config.child_process import forbid_tracing
 from config.load import checked
-from mediaworker.cli.arguments.parser import STOPPED
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
+from mediaworker.cli.terminal.parser import STOPPED
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:9095"
 
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print_error(str(error))
         return 2
-    from mediaworker.engine_service import EngineService
-    from mediaworker.ops.service import StartError, serve
+    from mediaworker.service.engine import EngineService
+    from mediaworker.service.serve import StartError, serve
 
     try:
         return serve(settings, read, EngineService)

@@ -8,8 +8,8 @@ import urllib.request
 from typing import Any
 
 from config import ConfigError, load
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import print_error
 from mediaworker.cli.worker.address import add_config, of_this_machine
 
 TIMEOUT_S = 5.0

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from config.sections.key_names import similar
-from mediaworker.cli.arguments.parser import WRONG, Parser
-from mediaworker.cli.terminal import close_output, print_error
+from mediaworker.cli.terminal.output import close_output, print_error
+from mediaworker.cli.terminal.parser import WRONG, Parser
 
 COMMANDS = {
     "serve": "run the worker",
@@ -31,10 +31,7 @@ COMMANDS = {
     "completion": "print a script with which a shell completes this command",
     "help": "explain a command",
 }
-FOLDERS = {
-    "check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker",
-    "completion": "arguments",
-}  # fmt: skip
+FOLDERS = {"check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker"}
 """Of the commands that do not lie beside this file."""
 
 

@@ -14,7 +14,7 @@ from asr.engines import weights
 from asr.engines.interface import first_line
 from config import ConfigError, load
 from mediaworker.cli import bench
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 
 NEWEST = "main"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]

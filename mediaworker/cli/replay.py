@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable, printable_json
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error, print_now
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import print_error, print_now
 from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
     import asyncio
 
     from config.settings import Log
+    from mediaworker.cli import live
     from mediaworker.ops import logs
-    from mediaworker.replay import live
     from mediaworker.replay.source import Packets
 
     logs.configure(Log(level="error"))

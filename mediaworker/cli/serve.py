@@ -7,8 +7,8 @@ from typing import Any
 
 from config import ConfigError, load
 from config.child_process import forbid_tracing
-from mediaworker.cli.arguments.parser import STOPPED
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
+from mediaworker.cli.terminal.parser import STOPPED
 from mediaworker.ops.blas import one_thread
 
 
@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
         print_error(str(error))
         return 2
     one_thread()
-    from mediaworker.ops.service import StartError, serve
-    from mediaworker.worker import Worker
+    from mediaworker.service.serve import StartError, serve
+    from mediaworker.service.worker import Worker
 
     try:
         return serve(settings, lambda: load(args.config), Worker)

@@ -25,9 +25,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
 from config.tasks import end_tasks
-from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import print_error
 from mediaworker.errors import MediaworkerError
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign

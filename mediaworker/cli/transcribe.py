@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from config import ConfigError, Settings, load
 from config.child_process import forbid_tracing
 from config.settings import Log
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 from mediaworker.cli.transcription.result_names import ResultClash, check, distinct
 from mediaworker.errors import MediaworkerError
 from mediaworker.ops.blas import one_thread

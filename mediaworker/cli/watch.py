@@ -12,8 +12,8 @@ from websockets.exceptions import InvalidHandshake
 
 from config import ConfigError
 from config.log_text import coloured, printable_json
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error, print_now
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import print_error, print_now
 from mediaworker.cli.worker.connection import WorkerAddress, add_arguments, address, refusal
 from mediaworker.client import ClientError, CursorExpired, EventStream
 from mediaworker.errors import MediaworkerError

@@ -20,10 +20,10 @@ from config.settings import Media
 from mediaworker.access.connections import ConnectionLimit, refused_places
 from mediaworker.access.notices import Notices
 from mediaworker.access.refusals import PROBLEM, RETRY_AFTER_S, refusal_body
+from mediaworker.access.tls import certificate
 from mediaworker.ingress.connection import CLOSE_TIMEOUT_S, MediaConnection
 from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.runner import Throttle
-from mediaworker.ops.tls import certificate
 
 log = structlog.get_logger()
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.keys import Access, decide
 from mediaworker.access.notices import Notices
 from mediaworker.calls.registry import CallRefused
-from mediaworker.http.auth import Access, decide
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import Upgrade
 

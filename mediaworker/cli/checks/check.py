@@ -12,7 +12,7 @@ from typing import Any
 from config import ConfigError, Settings, load
 from config.log_text import printable
 from mediaworker.cli.checks.finding import Finding, Level, tried
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 from mediaworker.cli.worker.address import add_config
 
 OK, FAILED, WRONG = 0, 1, 2
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 def findings(settings: Settings, *, offline: bool = False) -> Iterator[Finding]:
     """What there is to say of these settings on this machine, in the order of a start."""
     from mediaworker.cli.checks import machine, network
-    from mediaworker.ops.reload import check
+    from mediaworker.service.reload import check
 
     yield from tried("configuration", "it is complete", lambda: check(settings))
     yield machine.data_dir(settings)

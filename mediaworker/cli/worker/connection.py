@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from config import ConfigError, load
 from config.sections.section import Scope
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import print_error
 from mediaworker.cli.worker.address import add_config, of_this_machine
 from mediaworker.client import EVENTS, Client, ClientError
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from mediaworker.cli.terminal import for_output
+from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker.connection import OK, add_arguments, asked
 from mediaworker.cli.worker.records import find_call
 from mediaworker.client import Client
