@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import structlog
 
-from config.counters import counter
+from config.metrics.counters import counter
 
 log = structlog.get_logger("asr")
 

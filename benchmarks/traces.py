@@ -26,8 +26,8 @@ from config.load import parse
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore
-from mediaworker.ops.service import open_traces
-from mediaworker.ops.traces import FinalTimes, Traces
+from mediaworker.service.serve import open_traces
+from mediaworker.tracing.traces import FinalTimes, Traces
 
 FINALS_PER_S, ROUND_S, PAIRS = 100, 10.0, 5
 PROBE_S = 0.005

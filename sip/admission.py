@@ -19,8 +19,8 @@ import structlog
 
 from config.access_list import AccessList
 from config.addresses import peer_key
-from config.counters import counter, counter_by
 from config.log_rate_limit import LogRateLimit
+from config.metrics.counters import counter, counter_by
 from sip.errors import PeerError
 from sip.protocol.digest import Challenger, Reason
 from sip.protocol.message import SipMessage

@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass
 from typing import Protocol
 
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from sip.pjsip.call import SipCall
 
 

@@ -19,9 +19,10 @@ import msgspec
 
 from config import settings as schema
 from config.load import PREFIX
-from mediaworker.events import jsonschema
+from config.metrics.registry import Metrics
 
 sys.path.insert(0, str(Path(__file__).parent))
+import events_schema  # noqa: E402
 import openapi_page  # noqa: E402
 from dashboard import dashboard  # noqa: E402
 
@@ -154,14 +155,17 @@ Row = tuple[str, str, str, str]
 def metrics() -> str:
     """Everything `/metrics` may show, from a worker that is made and not started."""
     from config.load import parse
-    from mediaworker.engine_service import EngineService
-    from mediaworker.worker import Worker
+    from mediaworker.service.engine import EngineService
+    from mediaworker.service.worker import Worker
+
+    def table(metrics: Metrics) -> list[Row]:
+        return sorted((each.name, each.kind, ", ".join(each.labels), each.help) for each in metrics)
 
     async def tables() -> tuple[list[Row], list[Row]]:
         traces = {"url": "http://127.0.0.1:4318/v1/traces"}
         server = {"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}, "traces": traces}
         clustered = {"cluster": {"nats": ["nats://127.0.0.1:4222"]}, "traces": traces}
-        return sorted(Worker(parse(clustered)).metrics.table()), sorted(EngineService(parse(server)).metrics.table())
+        return table(Worker(parse(clustered)).metrics), table(EngineService(parse(server)).metrics)
 
     def line(row: Row) -> str:
         name, kind, labels, help = row
@@ -188,7 +192,7 @@ def metrics() -> str:
 FILES = {
     "reference/configuration.md": configuration,
     "reference/metrics.md": metrics,
-    "schemas/events.schema.json": jsonschema.generate,
+    "schemas/events.schema.json": events_schema.generate,
     "../deploy/grafana/mediaworker.json": dashboard,
     "../mediaworker/web/openapi.json": openapi_page.as_json,
     "../mediaworker/web/docs.html": openapi_page.page,

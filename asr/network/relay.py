@@ -21,8 +21,8 @@ from asr.counters import RecognizerCounters
 from asr.link.server import blamed
 from asr.utterance import EngineStatus
 from config import framing
-from config.counters import counter
 from config.framing import FrameError, Frames
+from config.metrics.counters import counter
 from config.settings import Settings
 
 RECEIVE_BYTES = 64 * 1024

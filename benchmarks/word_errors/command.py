@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.engines.interface import EngineUnusable
 from benchmarks.word_errors import prompts
 from config import ConfigError, load
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal.output import print_error
 
 
 def run(args: argparse.Namespace) -> int:

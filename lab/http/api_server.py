@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from config.load import parse
+from config.metrics.registry import Metrics
 from lab.events.samples import LEGS, ended, running_hub, started
 from lab.http.documented import check_async
 from lab.patience import seconds
@@ -18,9 +19,8 @@ from mediaworker.calls.directory import CallDirectory
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import LegUpdated
-from mediaworker.http.app import ApiContext, HttpServer, create_app
+from mediaworker.http.resources.app import ApiContext, HttpServer, create_app
 from mediaworker.ops import store_metric_definitions
-from mediaworker.ops.metrics import MetricsRegistry
 
 EVENTS_KEY, ADMIN_KEY, BOTH_KEY, METRICS_KEY = "events-key-1", "admin.key~2", "both_key-3", "metrics-key-4"
 KEYS = {
@@ -86,7 +86,7 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
     settings = parse(tree)
     reasons: list[str] = []
     async with running_hub(directory, settings) as hub:
-        calls, metrics = LiveCalls(), MetricsRegistry()
+        calls, metrics = LiveCalls(), Metrics()
         store_metric_definitions.add_events(metrics, hub)
         store_metric_definitions.add_event_store(metrics, hub, RetentionTask(hub, settings.retention))
         status = [{"account": "pbx", "state": "registered", "code": 200}]

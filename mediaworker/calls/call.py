@@ -11,7 +11,6 @@ import structlog
 from audio import Codec, Detector, Leg
 from config.sections.section import Role
 from config.settings import Endpointing
-from mediaworker.calls import talk
 from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.hold import HoldState
@@ -20,6 +19,7 @@ from mediaworker.calls.parts import CallInfo
 from mediaworker.calls.routing import CallPlan
 from mediaworker.calls.sound import Player
 from mediaworker.events import schema as events
+from mediaworker.events import talk
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.redaction.call import CallPrivacy
 

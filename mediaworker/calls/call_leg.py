@@ -10,9 +10,9 @@ from audio.format_check import BLOCK_BYTES, FormatCheck
 from audio.ring import HISTORY
 from config.sections.section import Role
 from mediaworker.calls.live_utterance import Speaker
-from mediaworker.calls.talk import Segment
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.events import schema as events
+from mediaworker.events.talk import Segment
 
 G711 = {Codec.PCMU: "mulaw", Codec.PCMA: "alaw"}
 LOOKS = 2

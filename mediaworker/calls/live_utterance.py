@@ -8,8 +8,8 @@ from asr.utterance import Hypothesis
 from audio import SpeechOffset
 from mediaworker.calls.crosstalk import Comparison
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import EndpointTimes
-from mediaworker.ops.traces import FinalTimes
+from mediaworker.tracing.latency import EndpointTimes
+from mediaworker.tracing.traces import FinalTimes
 
 POSITIONS_PER_MS = 8
 FIRST_PARTIAL_MS = 250

@@ -12,9 +12,9 @@ import structlog
 from audio import ALL, Detector, Shard
 from config.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
+from mediaworker.calls.overload import LoadGuard
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.overload import LoadGuard
+from mediaworker.tracing.latency import LatencyParts
 
 TICK_S = 0.032
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from asr.client.interfaces import UtteranceRecognizer
 from config import Endpointing
-from config.counters import counter
+from config.metrics.counters import counter
 from mediaworker.calls.live_utterance import Speaker
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.overload import LoadGuard
-from mediaworker.ops.traces import Traces
+from mediaworker.calls.overload import LoadGuard
+from mediaworker.tracing.latency import LatencyParts
+from mediaworker.tracing.traces import Traces
 
 
 @dataclass(slots=True)

@@ -17,13 +17,13 @@ from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallParts
 from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.overload import Load
 from mediaworker.calls.parts import CallInfo, LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.errors import MediaworkerError
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
-from mediaworker.ops.overload import Load
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import Rules
 from mediaworker.policy.redaction.call import CallPrivacy, Policy

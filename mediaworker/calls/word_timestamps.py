@@ -11,7 +11,7 @@ from asr.client.interfaces import WordAligner
 from asr.languages import base
 from asr.utterance import Alignment, TimedWord
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import LatencyParts
+from mediaworker.tracing.latency import LatencyParts
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mediaworker.cli.terminal import UsageError
+from mediaworker.cli.terminal.output import UsageError
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable
 from config.settings import Log
-from mediaworker.cli.terminal import OK, CommandError, print_error
+from mediaworker.cli.terminal.output import OK, CommandError, print_error
 from mediaworker.ops import logs
 from sip.errors import NO_PJSUA2, SipError
 

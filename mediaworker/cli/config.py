@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from config import describe, load
-from mediaworker.cli.arguments.parser import add_config as add_arguments
-from mediaworker.cli.terminal import OK
+from mediaworker.cli.terminal.output import OK
+from mediaworker.cli.terminal.parser import add_config as add_arguments
 
 __all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    from mediaworker.ops.reload import check
+    from mediaworker.service.reload import check
 
     settings = load(args.config)
     check(settings)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from config import Settings, load
 from config.child_process import forbid_tracing
 from config.load import checked
-from mediaworker.cli.arguments.parser import STOPPED, add_config
 from mediaworker.cli.serve import served
+from mediaworker.cli.terminal.parser import STOPPED, add_config
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:9095"
 
@@ -31,6 +31,6 @@ def run(args: argparse.Namespace) -> int:
         return checked(replace(settings, asr=replace(settings.asr, listen=listen)))
 
     settings = read()
-    from mediaworker.engine_service import EngineService
+    from mediaworker.service.engine import EngineService
 
     return served(settings, read, EngineService)

@@ -7,9 +7,9 @@ import urllib.error
 import urllib.request
 
 from config import load
-from mediaworker.cli import trust
-from mediaworker.cli.arguments.parser import add_config
-from mediaworker.cli.terminal import OK, CommandError
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import OK, CommandError
+from mediaworker.cli.terminal.parser import add_config
 from mediaworker.cli.worker.connection import of_this_machine
 
 TIMEOUT_S = 5.0

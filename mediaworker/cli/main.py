@@ -9,8 +9,8 @@ from typing import Any
 
 from config import ConfigError
 from config.sections.key_names import similar
-from mediaworker.cli.arguments.parser import Parser
-from mediaworker.cli.terminal import WRONG, CommandError, UsageError, close_output, print_error
+from mediaworker.cli.terminal.output import WRONG, CommandError, UsageError, close_output, print_error
+from mediaworker.cli.terminal.parser import Parser
 
 COMMANDS = {
     "serve": "run the worker",
@@ -32,10 +32,7 @@ COMMANDS = {
     "completion": "print a script with which a shell completes this command",
     "help": "explain a command",
 }
-FOLDERS = {
-    "check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker",
-    "completion": "arguments",
-}  # fmt: skip
+FOLDERS = {"check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker"}
 """Of the commands that do not lie beside this file."""
 
 

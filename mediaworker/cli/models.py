@@ -13,7 +13,7 @@ from asr.engines import weights
 from asr.engines.interface import first_line
 from config import load
 from mediaworker.cli import bench
-from mediaworker.cli.terminal import FAILED, OK, CommandError, UsageError, print_error
+from mediaworker.cli.terminal.output import FAILED, OK, CommandError, UsageError, print_error
 
 NEWEST = "main"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from audio.codecs.g711 import alaw_decode, ulaw_decode
 from audio.codecs.g722 import G722Decoder
 from mediaworker.calls.sound import RAW, SoundError, read_wav, resampled
-from mediaworker.cli.terminal import UsageError
+from mediaworker.cli.terminal.output import UsageError
 
 
 class PlayError(UsageError):

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from config import load as load_settings
 from config.log_text import printable, printable_json
 from config.settings import Log
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import OK, CommandError, UsageError, print_now
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import OK, CommandError, UsageError, print_now
 from mediaworker.events import schema as events
 from mediaworker.events.frame import encode
 from mediaworker.ops import logs
@@ -110,7 +110,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
 
 def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
-    from mediaworker.replay import live
+    from mediaworker.cli import live
     from mediaworker.replay.source import Packets
 
     try:

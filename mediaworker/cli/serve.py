@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from config import Settings, load
 from config.child_process import forbid_tracing
-from mediaworker.cli.arguments.parser import STOPPED, add_config
-from mediaworker.cli.terminal import CommandError
+from mediaworker.cli.terminal.output import CommandError
+from mediaworker.cli.terminal.parser import STOPPED, add_config
 from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
-    from mediaworker.ops.service import Service
+    from mediaworker.service.serve import Service
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +25,14 @@ def run(args: argparse.Namespace) -> int:
     forbid_tracing()
     settings = load(args.config)
     one_thread()
-    from mediaworker.worker import Worker
+    from mediaworker.service.worker import Worker
 
     return served(settings, lambda: load(args.config), Worker)
 
 
 def served(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:
-    """`mediaworker.ops.service.serve`. Raises ConfigError, CommandError."""
-    from mediaworker.ops.service import StartError, serve
+    """`mediaworker.service.serve.serve`. Raises ConfigError, CommandError."""
+    from mediaworker.service.serve import StartError, serve
 
     try:
         return serve(settings, read, make)

@@ -25,9 +25,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
 from config.tasks import end_tasks
-from mediaworker.cli import trust
 from mediaworker.cli.play import load_pcm
-from mediaworker.cli.terminal import OK, CommandError, UsageError
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import OK, CommandError, UsageError
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from config.log_text import coloured, printable_json
-from mediaworker.cli import trust
-from mediaworker.cli.terminal import OK, print_error, print_now
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import OK, print_error, print_now
 from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.connection import WorkerAddress
 from mediaworker.client import CursorExpired, EventStream

@@ -38,7 +38,7 @@ from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import Cursor, Entry, ResumeError, Subscription
 from mediaworker.events.tables import Carried
-from mediaworker.ops.traces import Traces
+from mediaworker.tracing.traces import Traces
 
 INDEXES = 1024
 """Events in a message of the stream, at most: a row is the message's number in the stream and the event's in it."""

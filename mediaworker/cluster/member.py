@@ -25,7 +25,7 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.jobs.sources import Sources
-from mediaworker.ops.traces import Traces
+from mediaworker.tracing.traces import Traces
 
 if TYPE_CHECKING:
     from sip.pjsip.accounts import RegisteredAccount

@@ -9,13 +9,13 @@ import structlog
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from config.counters import counter
+from config.metrics.counters import counter
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.directory import CHANGES
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.reader import StreamReader
 from mediaworker.events.store import StoreError
-from mediaworker.ops.traces import TRACEPARENT
+from mediaworker.tracing.traces import TRACEPARENT
 
 BACKLOG = 2000
 """Events that may wait for the disk; then the stream waits."""

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from config.counters import counter
+from config.metrics.counters import counter
 from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedReader
@@ -28,7 +28,7 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CALL_ERASED
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Entry
-from mediaworker.ops.traces import TRACEPARENT, Traces
+from mediaworker.tracing.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
 OPEN = 1024

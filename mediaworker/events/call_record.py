@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from mediaworker.calls import talk
+from mediaworker.events import talk
 from mediaworker.events.schema import (
     SEVERITIES,
     Alert,

@@ -17,12 +17,12 @@ from itertools import islice
 
 import structlog
 
+from config.metrics.counters import Histogram
 from mediaworker.events.frame import unstored
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.subscription import Entry, ResumeError, Subscription
 from mediaworker.events.tables import EventRow, Head
-from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 import structlog
 
 from config import Settings
+from config.metrics.counters import Histogram
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import encode, printable, timestamp
 from mediaworker.events.schema import (
@@ -36,7 +37,6 @@ from mediaworker.events.schema import (
 from mediaworker.events.store import EventStore
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import Entry
-from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 

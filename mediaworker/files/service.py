@@ -21,10 +21,10 @@ from asr.client.interfaces import FileRecognizer
 from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
+from config.metrics.counters import Histogram
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
-from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5

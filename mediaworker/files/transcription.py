@@ -17,7 +17,7 @@ from asr.client.interfaces import FileRecognizer
 from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from config.settings import Files
 from config.tasks import end_tasks
 from mediaworker.calls.word_timestamps import placed

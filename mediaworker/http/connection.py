@@ -17,12 +17,12 @@ from typing import Any, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.frames import Close, CloseCode, Frame, Opcode
 
-from config.counters import counter
+from config.metrics.counters import counter
 from mediaworker.access.connections import ConnectionLimit, refused_places
 from mediaworker.access.notices import Notices
 from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.http.fragments import FragmentCounter
-from mediaworker.http.openai.errors import PREFIXES, OpenAIError
+from mediaworker.http.openai_errors import PREFIXES, OpenAIError
 from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestWatch
 
 SWEEP_S = 0.5

@@ -10,24 +10,24 @@ from typing import Any, Protocol
 from starlette.requests import HTTPConnection
 
 from config import Settings
+from config.metrics.registry import Metrics
 from config.sections.section import Scope
 from config.settings import ApiKey
 from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.keys import Access, decide
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi
+from mediaworker.access.page_sessions import PageSessions
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.events.stored_events import StoredEvents
-from mediaworker.http.auth import Access, decide
-from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.problem import Problem
-from mediaworker.ops.metrics import MetricsRegistry
 
 
 class OperatorContext(Protocol):
     """What `/healthz`, `/readyz` and `/metrics` need, of a worker and of an engine server."""
 
-    metrics: MetricsRegistry
+    metrics: Metrics
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
         """Reasons why it is not ready, and what `/readyz` shows besides."""
@@ -46,7 +46,7 @@ class ApiContext:
     settings: Settings
     hub: EventHub
     calls: CallRegistry
-    metrics: MetricsRegistry
+    metrics: Metrics
     directory: CallDirectory
     """Of all calls that can be asked about here."""
     ready: Callable[[], Sequence[str]]

@@ -19,8 +19,8 @@ from config.listen import http_host
 from config.log_rate_limit import LogRateLimit
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.access.local_trust import INCOMING, ConnectionInfo
+from mediaworker.access.tls import certificate
 from mediaworker.http.connection import CONNECTION, SWEEP_S, Guard, GuardedConnection
-from mediaworker.ops.tls import certificate
 
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536

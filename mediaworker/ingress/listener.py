@@ -18,11 +18,11 @@ from config.listen import LOOPBACK
 from config.settings import Media
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.access.refusals import PROBLEM, RETRY_AFTER_S, refusal_body
+from mediaworker.access.tls import certificate
 from mediaworker.ingress.connection import CLOSE_TIMEOUT_S, MediaConnection
 from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.port import MediaPort
 from mediaworker.ingress.runner import Throttle
-from mediaworker.ops.tls import certificate
 
 LEGS = 2
 """The number of legs that most connections carry."""

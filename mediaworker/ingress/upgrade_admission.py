@@ -9,9 +9,9 @@ from typing import ClassVar, Generic
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.keys import Access, decide
 from mediaworker.access.notices import Notices
 from mediaworker.calls.registry import CallRefused, CallRegistry
-from mediaworker.http.auth import Access, decide
 from mediaworker.ingress.interfaces import SessionFactory, Upgrade
 from mediaworker.ingress.session import C, Session
 

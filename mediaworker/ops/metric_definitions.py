@@ -1,6 +1,6 @@
 """Which metrics there are: for each part of the worker, the counters that it keeps and what is asked of it at a scrape.
 
-Fields of counter dataclasses have their help texts beside them (`config.counters`); everything else has it here.
+Fields of counter dataclasses have their help texts beside them (`config.metrics.counters`); everything else here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from asr.client.recognizer import Recognizer
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from audio import Detector
+from config.metrics.registry import Metrics
 from config.tasks import faults
 from mediaworker.access.connections import ConnectionLimit
+from mediaworker.access.tls import Certificate
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.overload import LoadGuard
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.http.connection import Guard
@@ -28,12 +31,9 @@ from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.twilio.routes import TwilioIngress
 from mediaworker.ingress.websocket.routes import StreamIngress
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.metrics import MetricsRegistry
-from mediaworker.ops.overload import LoadGuard
-from mediaworker.ops.reload import ReloadCounters
-from mediaworker.ops.tls import Certificate
 from mediaworker.policy.alerts.watch import AlertWatch
+from mediaworker.service.reload import ReloadCounters
+from mediaworker.tracing.latency import LatencyParts
 
 if TYPE_CHECKING:
     from asr.network.listener import EngineListener
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sip.pjsip.endpoint import SipEndpoint
 
 
-def add_process(metrics: MetricsRegistry, started_s: float, ready: Callable[[], bool]) -> None:
+def add_process(metrics: Metrics, started_s: float, ready: Callable[[], bool]) -> None:
     metrics.gauge("process_start_time_seconds", "Shows when the media process started.", lambda: started_s)
     metrics.gauge("max_fds", "Shows how many file descriptors the media process may open.", _max_fds)
     metrics.gauge("tasks", "Shows how many asyncio tasks exist.", lambda: len(asyncio.all_tasks()))
@@ -61,9 +61,7 @@ def add_process(metrics: MetricsRegistry, started_s: float, ready: Callable[[], 
     metrics.counter("task_faults", what, lambda: faults, "task")
 
 
-def add_configuration(
-    metrics: MetricsRegistry, reloads: ReloadCounters, certificates: Mapping[str, Certificate]
-) -> None:
+def add_configuration(metrics: Metrics, reloads: ReloadCounters, certificates: Mapping[str, Certificate]) -> None:
     """`certificates`: by the port that they belong to."""
     metrics.counter(
         "config_reloads",
@@ -87,17 +85,17 @@ def add_configuration(
     )
 
 
-def add_latency(metrics: MetricsRegistry, latency: LatencyParts, hub: EventHub) -> None:
+def add_latency(metrics: Metrics, latency: LatencyParts, hub: EventHub) -> None:
     metrics.counters("latency", latency)
-    metrics.histograms(
+    metrics.histogram(
         "final_latency_part_seconds",
         "Measures the parts of the time from the end of speech to its final and on to the subscribers.",
-        "part",
         latency.parts | {"commit": hub.final_commit_s, "fan_out": hub.final_fan_out_s},
+        "part",
     )
 
 
-def add_calls(metrics: MetricsRegistry, calls: CallRegistry, guard: LoadGuard, alerts: AlertWatch) -> None:
+def add_calls(metrics: Metrics, calls: CallRegistry, guard: LoadGuard, alerts: AlertWatch) -> None:
     metrics.gauge("calls_active", "Shows how many calls have not ended.", lambda: len(calls))
     metrics.counter("calls_opened", "Counts calls since the worker started.", lambda: calls.opened)
     metrics.counter(
@@ -131,7 +129,7 @@ def add_calls(metrics: MetricsRegistry, calls: CallRegistry, guard: LoadGuard, a
     )
 
 
-def add_media(metrics: MetricsRegistry, media: MediaLoop, detector: Detector) -> None:
+def add_media(metrics: Metrics, media: MediaLoop, detector: Detector) -> None:
     metrics.gauge("legs_active", "Shows how many legs are active.", lambda: detector.legs)
     metrics.counter(
         "legs_media",
@@ -155,7 +153,7 @@ def add_media(metrics: MetricsRegistry, media: MediaLoop, detector: Detector) ->
     )
 
 
-def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
+def add_recognizer(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> None:
     metrics.counters("asr", recognizer.counters)
     metrics.gauge(
         "build_info",
@@ -185,7 +183,7 @@ def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngi
     _add_inference_processes(metrics, recognizer)
 
 
-def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
+def _add_inference_processes(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> None:
     metrics.gauge(
         "asr_process_state",
         "Is 1 for the state that each inference process is in, and 0 for the other states.",
@@ -240,7 +238,7 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer | 
     )
 
 
-def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener, engines: ServedEngines) -> None:
+def add_engine_listener(metrics: Metrics, listener: EngineListener, engines: ServedEngines) -> None:
     metrics.counters("engine_server", listener.counters)
     metrics.gauge(
         "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: listener.workers
@@ -260,18 +258,18 @@ def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener, engi
     )
 
 
-def add_twilio(metrics: MetricsRegistry, twilio: TwilioIngress) -> None:
+def add_twilio(metrics: Metrics, twilio: TwilioIngress) -> None:
     metrics.counters("twilio", twilio.counters)
 
 
-def add_streams(metrics: MetricsRegistry, streams: StreamIngress) -> None:
+def add_streams(metrics: Metrics, streams: StreamIngress) -> None:
     metrics.counters("stream", streams.counters)
     metrics.gauge(
         "stream_sessions", "Shows how many sessions of /ws/asr and /ws/transcribe are open.", lambda: streams.sessions
     )
 
 
-def add_asterisk(metrics: MetricsRegistry, asterisk: AsteriskIngress, audiosocket: AudioSocketListener) -> None:
+def add_asterisk(metrics: Metrics, asterisk: AsteriskIngress, audiosocket: AudioSocketListener) -> None:
     metrics.counters("asterisk", asterisk.counters)
     metrics.gauge(
         "asterisk_channels", "Shows how many connections to /asterisk/media are open.", lambda: asterisk.channels
@@ -283,7 +281,7 @@ def add_asterisk(metrics: MetricsRegistry, asterisk: AsteriskIngress, audiosocke
 
 
 def add_ports(
-    metrics: MetricsRegistry,
+    metrics: Metrics,
     limits: Mapping[str, ConnectionLimit],
     guard: Guard,
     listener: MediaListener,
@@ -329,7 +327,7 @@ def add_ports(
     )
 
 
-def add_sip(metrics: MetricsRegistry, sip: SipEndpoint) -> None:
+def add_sip(metrics: Metrics, sip: SipEndpoint) -> None:
     metrics.counters("sip", sip.counters)
     metrics.counters("sip_door", sip.admission.counters)
     metrics.gauge("sip_calls_active", "Shows how many SIP calls are active.", lambda: sip.calls)

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from config.metrics.registry import Metrics
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask, file_bytes
 from mediaworker.files.service import FileService
 from mediaworker.jobs.service import JobService
-from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.webhooks.events import EventFeed
 
 if TYPE_CHECKING:
     from mediaworker.cluster.member import ClusterMember
 
 
-def add_events(metrics: MetricsRegistry, hub: EventHub) -> None:
+def add_events(metrics: Metrics, hub: EventHub) -> None:
     event_log = hub.event_log
     metrics.counter("events_published", "Counts published events by type.", lambda: hub.published, "type")
     metrics.counter(
@@ -52,7 +52,7 @@ def add_events(metrics: MetricsRegistry, hub: EventHub) -> None:
     )
 
 
-def add_event_store(metrics: MetricsRegistry, hub: EventHub, retention: RetentionTask) -> None:
+def add_event_store(metrics: Metrics, hub: EventHub, retention: RetentionTask) -> None:
     event_log, store, path = hub.event_log, hub.store, hub.file
     metrics.gauge(
         "event_store_backlog", "Shows how many durable events are not on disk yet.", lambda: event_log.backlog
@@ -98,7 +98,7 @@ def add_event_store(metrics: MetricsRegistry, hub: EventHub, retention: Retentio
     metrics.counter("retention_events", "Counts events that retention has erased.", lambda: retention.erased_events)
 
 
-def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
+def add_cluster(metrics: Metrics, member: ClusterMember) -> None:
     connection = member.connection
     metrics.gauge("cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not connection.trouble)
     metrics.gauge(
@@ -130,7 +130,7 @@ def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
     metrics.counters("cluster_mirror", member.mirror.counters)
 
 
-def add_event_webhooks(metrics: MetricsRegistry, feeds: Sequence[EventFeed]) -> None:
+def add_event_webhooks(metrics: Metrics, feeds: Sequence[EventFeed]) -> None:
     metrics.counter(
         "event_webhook_events",
         (
@@ -160,7 +160,7 @@ def add_event_webhooks(metrics: MetricsRegistry, feeds: Sequence[EventFeed]) -> 
     )
 
 
-def add_files(metrics: MetricsRegistry, files: FileService) -> None:
+def add_files(metrics: Metrics, files: FileService) -> None:
     metrics.counters("file", files.stats)
     metrics.gauge(
         "files_open", "Shows how many files are in progress, of requests and of jobs.", lambda: files.open_files
@@ -181,7 +181,7 @@ def add_files(metrics: MetricsRegistry, files: FileService) -> None:
     )
 
 
-def add_jobs(metrics: MetricsRegistry, jobs: JobService) -> None:
+def add_jobs(metrics: Metrics, jobs: JobService) -> None:
     store, webhooks = jobs.store, jobs.webhooks
     metrics.gauge("jobs_queued", "Shows how many jobs are waiting.", lambda: jobs.queued)
     metrics.gauge("jobs_running", "Shows how many jobs are running.", lambda: jobs.running)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mediaworker.errors import MediaworkerError
 from mediaworker.policy.numerals import numerals
-from mediaworker.policy.redaction.spoken_digits import BY_LANGUAGE, HAN
+from mediaworker.policy.spoken_digits import BY_LANGUAGE, HAN
 
 if TYPE_CHECKING:
     import regex

@@ -19,7 +19,7 @@ from audio.codecs import opus
 from audio.codecs.codec import Codec
 from audio.rtp.silence_ticker import SAMPLES, SilenceTicker
 from config.addresses import Family
-from config.counters import counter
+from config.metrics.counters import counter
 from sip.media.latching import Address, Arrived, SourceLatch
 from sip.media.nat import Spare
 from sip.media.ports import RtpPorts

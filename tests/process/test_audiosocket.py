@@ -24,7 +24,7 @@ from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.tcp import MAX_UNREAD
-from mediaworker.ops.reload import check
+from mediaworker.service.reload import check
 
 TIMEOUT_S = 10
 

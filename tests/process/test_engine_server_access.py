@@ -29,7 +29,7 @@ from lab.patience import seconds, timeout, until
 from lab.worker.engine_server_clients import finals, ready, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server, shared
 from lab.worker.peers import command
-from mediaworker.engine_service import EngineService
+from mediaworker.service.engine import EngineService
 
 WORDS = " ".join(words(codes(PROMPT)))
 HELLO = messages.Hello(messages.PROTOCOL, "a peer")

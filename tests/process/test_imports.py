@@ -10,7 +10,7 @@ import pytest
 from lab.house import ROOT
 
 
-@pytest.mark.parametrize("module", ["mediaworker.worker", "mediaworker.cli.main"])
+@pytest.mark.parametrize("module", ["mediaworker.service.worker", "mediaworker.cli.main"])
 def test_media_process_imports_nothing_heavy(module: str) -> None:
     """Not even when it has looked for every engine, and whether it could run."""
     code = f"""
@@ -27,7 +27,7 @@ print(*sorted(m for m in sys.modules if '.' not in m))"""
 
 
 def test_one_worker_alone_imports_nothing_of_a_cluster() -> None:
-    code = "import mediaworker.worker, mediaworker.cli.serve, sys; print(*sys.modules)"
+    code = "import mediaworker.service.worker, mediaworker.cli.serve, sys; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
     servers = {f"asr.client.servers.{name}" for name in ("server_pool", "engine_connection")}
     assert "asr.client.recognizer" in loaded
@@ -40,16 +40,16 @@ def test_a_worker_without_traces_loads_nothing_of_them() -> None:
     code = """
 import asyncio, sys
 from config.load import parse
-from mediaworker.engine_service import EngineService
-from mediaworker.worker import Worker
+from mediaworker.service.engine import EngineService
+from mediaworker.service.worker import Worker
 async def make():
     Worker(parse({"cluster": {"nats": ["nats://127.0.0.1:4222"]}}))
     EngineService(parse({"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}))
 asyncio.run(make())
 print(*sys.modules)"""
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
-    assert "mediaworker.ops.traces" in loaded
-    parts = ("opentelemetry", "google.protobuf", "requests", "urllib3", "mediaworker.ops.otlp")
+    assert "mediaworker.tracing.traces" in loaded
+    parts = ("opentelemetry", "google.protobuf", "requests", "urllib3", "mediaworker.tracing.otlp")
     assert not [name for name in loaded if name.startswith(parts)]
 
 

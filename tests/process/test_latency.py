@@ -10,7 +10,7 @@ from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import SPEECH
 from lab.patience import until
 from lab.worker.peers import Worker, command, worker
-from mediaworker.ops.latency import PARTS
+from mediaworker.tracing.latency import PARTS
 
 
 def test_a_real_call_shows_where_its_time_went(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from lab.network.ports import port_range, ports
 from lab.patience import seconds, until
 from lab.worker.peers import COMMAND, ROOT, Worker, alive, command, launch, worker
 from lab.worker.reload import configured
-from mediaworker.ops.systemd import ServiceManager
-from mediaworker.ops.tls import Certificate
+from mediaworker.access.tls import Certificate
+from mediaworker.service.systemd import ServiceManager
 
 OLD, NEW = "old-key-12345", "new-key-12345"
 

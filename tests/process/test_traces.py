@@ -25,8 +25,8 @@ from lab.worker.cluster import environ, following, joined, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server
 from lab.worker.peers import COMMAND, Worker, worker
 from lab.worker.readiness import states
-from mediaworker.ops.otlp import BATCH, WAITING, OtlpSender
-from mediaworker.ops.traces import Span
+from mediaworker.tracing.otlp import BATCH, WAITING, OtlpSender
+from mediaworker.tracing.traces import Span
 
 MS = 1_000_000
 STANDARD = {

@@ -21,7 +21,7 @@ from lab.sip.endpoint import until as until_here
 from lab.sip.endpoint import worker as endpoint_here
 from lab.sip.sip_peer import SipPeer, sdp
 from lab.worker.peers import Worker, worker
-from mediaworker.worker import Worker as WorkerInProcess
+from mediaworker.service.worker import Worker as WorkerInProcess
 from sip.protocol.message import SipMessage
 
 REFUSED = ("SIP/2.0 503 Service Unavailable", "10")

@@ -24,7 +24,7 @@ from lab.sip.registrar_peer import RegistrarPeer
 from lab.sip.sipp_caller import Sipp
 from lab.sip.tls import ask, options, secured
 from lab.worker import peers
-from mediaworker.ops.tls import sip_certificate
+from mediaworker.access.tls import sip_certificate
 
 __all__ = ["codes", "sipp"]
 

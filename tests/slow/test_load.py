@@ -17,10 +17,10 @@ from lab.media.speech import speech
 from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.overload import HORIZON, Load, LoadGuard
 from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ops.overload import HORIZON, Load, LoadGuard
 
 
 def test_a_hiccup_is_no_overload() -> None:

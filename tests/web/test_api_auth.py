@@ -13,8 +13,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, METRICS_KEY, bearer, running_api
-from mediaworker.http.app import create_app
 from mediaworker.http.resources import page
+from mediaworker.http.resources.app import create_app
 
 OPEN = {"/healthz", "/readyz", *(page.path_of(name) for name in page.names())}
 
@@ -100,12 +100,12 @@ async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
 
 
 def api_context(api):  # type: ignore[no-untyped-def]
+    from config.metrics.registry import Metrics
     from mediaworker.calls.directory import CallDirectory
-    from mediaworker.http.app import ApiContext
-    from mediaworker.ops.metrics import MetricsRegistry
+    from mediaworker.http.resources.app import ApiContext
 
     directory = CallDirectory(api.hub, api.calls)
-    return ApiContext(api.server._settings, api.hub, api.calls, MetricsRegistry(), directory, ready=lambda: ())
+    return ApiContext(api.server._settings, api.hub, api.calls, Metrics(), directory, ready=lambda: ())
 
 
 async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,7 +165,7 @@ async def test_websocket_routes_are_all_known_here(tmp_path: Path) -> None:
 
 
 def test_the_api_imports_nothing_heavy() -> None:
-    code = "import mediaworker.http.app, sys; print(*sys.modules)"
+    code = "import mediaworker.http.resources.app, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert "uvicorn" in loaded
     assert not loaded & {"torch", "moonshine_voice", "onnxruntime", "av", "scipy"}

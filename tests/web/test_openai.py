@@ -30,9 +30,9 @@ from lab.patience import seconds, until
 from lab.worker.peers import ROOT, TINY, Worker, worker
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import FileTask
-from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
+from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.transcripts.file import ONE_CHANNEL
 
 __all__ = ["limit", "limited"]

@@ -18,13 +18,13 @@ from audio.codecs.codec import Codec
 from config import Endpointing
 from config.addresses import Family
 from config.settings import ApiKey, Secret, Sip
+from mediaworker.access.keys import decide
 from mediaworker.access.local_trust import is_local
 from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
 from mediaworker.http import uploads
-from mediaworker.http.auth import decide
 from mediaworker.http.openai import form as openai_form
-from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.http.problem import Problem
 from mediaworker.http.request_watch import MAX_HEAD, BadRequest, RequestWatch
 from mediaworker.http.resources import calls, events, jobs

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from config import ConfigError, Settings, load
 from config.log_text import printable
-from mediaworker.cli.arguments.parser import add_config
 from mediaworker.cli.checks.finding import Finding, Level, failed, good
-from mediaworker.cli.terminal import FAILED, OK
+from mediaworker.cli.terminal.output import FAILED, OK
+from mediaworker.cli.terminal.parser import add_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 def findings(settings: Settings, *, offline: bool = False) -> Iterator[Finding]:
     """What there is to say of these settings on this machine, in the order of a start."""
     from mediaworker.cli.checks import machine, network
-    from mediaworker.ops.reload import check
+    from mediaworker.service.reload import check
 
     try:
         check(settings)

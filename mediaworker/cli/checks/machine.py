@@ -13,8 +13,8 @@ from config import ConfigError, Settings
 from config.addresses import bound_tcp, bound_udp, family_of
 from config.certificates import client_context
 from config.listen import http_host, media_host
+from mediaworker.access.tls import Certificate
 from mediaworker.cli.checks.finding import Finding, failed, good, warning
-from mediaworker.ops.tls import Certificate
 
 GB = 1e9
 LITTLE_GB = 1.0

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from config import ConfigError, Settings
 from config.addresses import bracketed, parse_tcp
 from config.certificates import client_context
-from mediaworker.cli import trust
 from mediaworker.cli.checks.finding import Finding, failed, good, warning
+from mediaworker.cli.terminal import trust
 
 TIMEOUT_S = 3.0
 NATS_PORT = 4222

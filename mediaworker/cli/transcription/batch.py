@@ -24,7 +24,7 @@ from asr.utterance import EngineStatus
 from config import Settings
 from config.log_text import printable
 from config.tasks import end_tasks
-from mediaworker.cli.terminal import OK, CommandError, for_output, print_error
+from mediaworker.cli.terminal.output import OK, CommandError, for_output, print_error
 from mediaworker.cli.transcription import INCOMPLETE, UNREADABLE, UNWRITTEN, result_marks
 from mediaworker.cli.transcription.result_marks import Mark, NotOurResult
 from mediaworker.cli.transcription.result_names import result_name, target

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from mediaworker.cli.terminal import UsageError
+from mediaworker.cli.terminal.output import UsageError
 
 MAX_BYTES = 240
 """Of a name without suffixes: the longest are those of `.NAME.json.part`."""

@@ -19,9 +19,9 @@ from websockets.exceptions import InvalidHandshake
 from config import Settings, load
 from config.listen import http_host
 from config.sections.section import Scope
-from mediaworker.cli import trust
-from mediaworker.cli.arguments.parser import add_config
-from mediaworker.cli.terminal import OK, CommandError, UsageError
+from mediaworker.cli.terminal import trust
+from mediaworker.cli.terminal.output import OK, CommandError, UsageError
+from mediaworker.cli.terminal.parser import add_config
 from mediaworker.client import EVENTS, Client, ClientError
 
 SEEN_FROM_HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mediaworker.cli.terminal import FAILED
+from mediaworker.cli.terminal.output import FAILED
 from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.records import call_line, find_call, is_call_id
 from mediaworker.client import Client

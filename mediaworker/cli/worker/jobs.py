@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from mediaworker.cli.terminal import for_output
+from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.records import job_line
 from mediaworker.client import Client

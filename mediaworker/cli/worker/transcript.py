@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mediaworker.cli.terminal import for_output
+from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker import connection
 from mediaworker.cli.worker.records import find_call
 from mediaworker.client import Client

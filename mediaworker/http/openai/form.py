@@ -13,7 +13,7 @@ from asr import languages
 from config import Endpointing
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
-from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.http.problem import described
 from mediaworker.transcripts.file import FORMATS, Format
 

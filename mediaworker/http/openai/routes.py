@@ -28,8 +28,8 @@ from mediaworker.files.segments import FileSegment, arranged, mend
 from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.http.context import ApiContext
-from mediaworker.http.openai.errors import OpenAIError, answering
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
+from mediaworker.http.openai_errors import OpenAIError, answering
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
 from mediaworker.http.uploads import BadUpload, receive
 from mediaworker.transcripts.file import (

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from mediaworker.http.context import OperatorContext
 from mediaworker.http.problem import Problem
+from mediaworker.ops.exposition import exposition
 
 
 def routes(context: OperatorContext) -> list[Route]:
@@ -28,7 +29,7 @@ def routes(context: OperatorContext) -> list[Route]:
 
     async def metrics(request: Request) -> Response:
         context.authorize(request, "metrics")
-        body, content_type = context.metrics.exposition()
+        body, content_type = exposition(context.metrics)
         return Response(body, headers={"Content-Type": content_type})
 
     return [

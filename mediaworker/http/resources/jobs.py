@@ -19,12 +19,12 @@ from starlette.routing import Route
 from uuid_utils import uuid7
 
 from asr import languages
+from mediaworker.access.keys import Access
 from mediaworker.files.disk import DiskFull, disk_full
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
 from mediaworker.files.segments import arranged
 from mediaworker.files.service import FileService
-from mediaworker.http.auth import Access
 from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem, described

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Unpack
 
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.counters import IngressCounters

@@ -12,7 +12,7 @@ from typing import Unpack
 from uuid import UUID
 
 from audio import Codec
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.ingress.audio_intake import AudioForm, AudioIntake

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from mediaworker.ingress.counters import IngressCounters
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from asr.languages import QWEN3_ASR
-from config.counters import counter, counter_by
+from config.metrics.counters import counter, counter_by
 from mediaworker.ingress.counters import IngressCounters
 
 MAX_ERRORS = 20

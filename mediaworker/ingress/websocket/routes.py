@@ -11,8 +11,8 @@ from uuid_utils import uuid7
 
 from config import Settings
 from mediaworker.access.auth_failures import AuthFailures
+from mediaworker.access.keys import SUBPROTOCOL
 from mediaworker.calls.registry import CallRefused, CallRegistry
-from mediaworker.http.auth import SUBPROTOCOL
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
 from mediaworker.ingress.upgrade_admission import MediaIngress
 from mediaworker.ingress.websocket.dialects import dialects

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mediaworker.policy.redaction.spoken_digits import FILLERS, HAN, HESITATION, PORTUGUESE, REPEATS, ROUND, WORDS
+from mediaworker.policy.spoken_digits import FILLERS, HAN, HESITATION, PORTUGUESE, REPEATS, ROUND, WORDS
 
 _HAN = "".join(HAN)
 _TOKEN = re.compile(rf"(?P<digits>\d+)|(?P<han>[{_HAN}])|(?P<word>[^\W\d_{_HAN}]+)")

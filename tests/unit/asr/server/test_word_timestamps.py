@@ -24,7 +24,7 @@ from lab.engine.hash_engine import HashAligner, HashEngine, Pair, words_of
 from lab.media.speech import speech
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import LatencyParts
+from mediaworker.tracing.latency import LatencyParts
 
 SECOND = BYTES_PER_S["PCMU"]
 

@@ -9,7 +9,7 @@ import pytest
 from asr.utterance import Alignment, TimedWord
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps, placed
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import LatencyParts
+from mediaworker.tracing.latency import LatencyParts
 
 
 class Aligner:

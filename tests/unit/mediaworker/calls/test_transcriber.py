@@ -19,12 +19,12 @@ from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import speech
 from mediaworker.calls.live_utterance import Speaker
+from mediaworker.calls.overload import LoadGuard
 from mediaworker.calls.parts import LegPlan, TranscriberParts, TranscriberStats
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.word_timestamps import FinalText
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.overload import LoadGuard
+from mediaworker.tracing.latency import LatencyParts
 
 
 @dataclass

@@ -7,8 +7,8 @@ import urllib.error
 
 import pytest
 
-from mediaworker.cli import trust
 from mediaworker.cli.main import COMMANDS, create_parser, main
+from mediaworker.cli.terminal import trust
 
 WRONG = [
     (["serv"], "did you mean `mediaworker serve`?"),

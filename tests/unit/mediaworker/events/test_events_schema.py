@@ -16,7 +16,6 @@ from msgspec import inspect as mi
 from lab.house import ROOT
 from mediaworker.events import call_record
 from mediaworker.events.frame import decode, encode, printable, timestamp
-from mediaworker.events.jsonschema import generate
 from mediaworker.events.schema import (
     BODIES,
     TYPES,
@@ -41,6 +40,7 @@ from mediaworker.events.schema import (
     is_durable,
     type_of,
 )
+from tools.events_schema import generate
 
 DOCS = ROOT / "docs"
 CONTRACT = {

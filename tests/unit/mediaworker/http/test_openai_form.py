@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import Endpointing
-from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
+from mediaworker.http.openai_errors import OpenAIError
 
 CAN = Can(("whisper-1", "tiny"), ("en", "de", "zh"), words=True, endpointing=Endpointing())
 NAMES = [

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from config.counters import counter, counter_by
-from mediaworker.http.page_sessions import MAX_SESSIONS, PageSessions
+from config.metrics.counters import Histogram, counter, counter_by, histogram
+from config.metrics.registry import Metrics
+from mediaworker.access.page_sessions import MAX_SESSIONS, PageSessions
 from mediaworker.http.problem import Problem
 from mediaworker.http.query import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
-from mediaworker.ops.metrics import Histogram, MetricsRegistry, histogram
+from mediaworker.ops.exposition import exposition
 
 
 @pytest.mark.parametrize(("text", "limit"), [(None, LIMIT_DEFAULT), ("1", 1), ("007", 7), (str(LIMIT_MAX), LIMIT_MAX)])
@@ -58,13 +59,13 @@ def test_every_field_with_a_help_text_is_in_a_scrape() -> None:
         wait: Histogram = histogram("wait_seconds", "Measures waits.", (0.5, 1.0))
         private: int = 7
 
-    figures, registry = Figures(calls=3), MetricsRegistry()
+    figures, registry = Figures(calls=3), Metrics()
     figures.refused["full"] += 2
     figures.wait.observe(0.25)
     figures.wait.observe(9.0)
     registry.counters("door", figures)
     registry.gauge("open", "Shows what is open.", lambda: 5)
-    text = registry.exposition()[0].decode()
+    text = exposition(registry)[0].decode()
     for line in (
         "mediaworker_door_calls_total 3.0", 'mediaworker_refusals_total{reason="full"} 2.0', "mediaworker_open 5.0",
         'mediaworker_wait_seconds_bucket{le="0.5"} 1.0', 'mediaworker_wait_seconds_bucket{le="1.0"} 1.0',
@@ -72,9 +73,9 @@ def test_every_field_with_a_help_text_is_in_a_scrape() -> None:
     ):  # fmt: skip
         assert line in text.splitlines(), line
     assert "private" not in text
-    assert sorted(registry.table()) == [
-        ("mediaworker_door_calls_total", "counter", "", "Counts calls."),
-        ("mediaworker_open", "gauge", "", "Shows what is open."),
+    assert sorted((each.name, each.kind, *each.labels, each.help) for each in registry) == [
+        ("mediaworker_door_calls_total", "counter", "Counts calls."),
+        ("mediaworker_open", "gauge", "Shows what is open."),
         ("mediaworker_refusals_total", "counter", "reason", "Counts refusals."),
-        ("mediaworker_wait_seconds", "histogram", "", "Measures waits."),
+        ("mediaworker_wait_seconds", "histogram", "Measures waits."),
     ]

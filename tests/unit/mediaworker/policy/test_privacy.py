@@ -19,8 +19,8 @@ from mediaworker.events import schema as events
 from mediaworker.policy.phrases import NumberPhrases, PatternError, Search, pattern, phrases
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.call import CallPrivacy, Policy
-from mediaworker.policy.redaction.spoken_digits import ONES
 from mediaworker.policy.redaction.text import merged, without
+from mediaworker.policy.spoken_digits import ONES
 
 CARDS = [
     "4242424242424242", "5555555555554444", "2223003122003222", "378282246310005", "6011111111111117",

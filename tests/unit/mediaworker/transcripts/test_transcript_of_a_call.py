@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.counters import counter, counter_by
+from config.metrics.counters import Histogram, counter, counter_by
+from config.metrics.registry import Metrics
 from lab.events.samples import final, started
 from mediaworker.events.call_record import apply
 from mediaworker.events.frame import encode, timestamp
 from mediaworker.events.schema import CallRecord, Event
-from mediaworker.ops.metrics import Histogram, MetricsRegistry
+from mediaworker.ops.exposition import exposition
 from mediaworker.transcripts.call import render, segments
 
 
@@ -36,13 +37,13 @@ def test_counters_are_read_from_their_owner() -> None:
         refused: Counter[int] = counter_by("status", "Refusals")
         unseen: int = 7
 
-    metrics, leg = MetricsRegistry(), LegCounters(packets=3, lost=1)
+    metrics, leg = Metrics(), LegCounters(packets=3, lost=1)
     metrics.counters("rtp", leg)
     metrics.gauge("sip_registered", "By account", lambda: {"pbx": True}, "account")
     metrics.gauge("sip_ports", "By account and port", lambda: {("pbx", "5060"): 2}, "account", "port")
     leg.packets = 4
     leg.refused[486] += 2
-    text = metrics.exposition()[0].decode()
+    text = exposition(metrics)[0].decode()
     assert "mediaworker_rtp_packets_total 4.0" in text
     assert "mediaworker_packets_lost_total 1.0" in text
     assert 'mediaworker_rtp_refused_total{status="486"} 2.0' in text

@@ -1,9 +1,8 @@
-"""The JSON Schema of a frame, generated from the structs: `python -m mediaworker.events.jsonschema > FILE`."""
+"""The JSON Schema of a frame, generated from the structs."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import msgspec
@@ -46,7 +45,3 @@ def _describe(kind: type[EventBody], body: dict[str, Any]) -> str:
     durable = "by its field `durable`" if kind.__name__ == "Metrics" else "yes" if kind.DURABLE else "no"
     text = " ".join(str(body.get("description", "")).split())
     return f"{text} Durable: {durable}.".strip()
-
-
-if __name__ == "__main__":
-    sys.stdout.write(generate())

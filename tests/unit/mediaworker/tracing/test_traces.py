@@ -22,7 +22,7 @@ from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.frame import timestamp
 from mediaworker.events.schema import EventBody, TranscriptFinal, type_of
 from mediaworker.events.subscription import Entry
-from mediaworker.ops.traces import RELAY_S, FinalTimes, Span, TraceParent, Traces
+from mediaworker.tracing.traces import RELAY_S, FinalTimes, Span, TraceParent, Traces
 
 CALL = str(uuid7())
 NAME = f"{CALL}/main/1"

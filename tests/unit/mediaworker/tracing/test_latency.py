@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.metrics import Histogram, MetricsRegistry
+from config.metrics.counters import Histogram
+from config.metrics.registry import Metrics
+from mediaworker.ops.exposition import exposition
+from mediaworker.tracing.latency import LatencyParts
 
 seconds = st.floats(0, 30, allow_nan=False)
 
@@ -49,12 +51,14 @@ def test_a_window_ahead_of_the_clock_is_no_negative_time() -> None:
 
 
 def test_a_histogram_has_one_row_per_label() -> None:
-    metrics, parts = MetricsRegistry(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
-    metrics.histograms("x_seconds", "X", "part", parts)
+    metrics, parts = Metrics(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
+    metrics.histogram("x_seconds", "X", parts, "part")
     parts["b"].observe(0.5)
-    text = metrics.exposition()[0].decode()
+    text = exposition(metrics)[0].decode()
     assert 'mediaworker_x_seconds_count{part="b"} 1.0' in text and 'mediaworker_x_seconds_count{part="a"} 0.0' in text
-    assert list(metrics.table()) == [("mediaworker_x_seconds", "histogram", "part", "X")]
+    assert [(each.name, each.kind, each.labels) for each in metrics] == [
+        ("mediaworker_x_seconds", "histogram", ("part",))
+    ]
 
 
 def test_a_stall_is_how_late_a_tick_begins_and_a_lag_how_late_its_windows_are_through() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import ApiKey, Secret
-from mediaworker.http.auth import decide
+from mediaworker.access.keys import decide
 
 KEYS = (
     ApiKey(name="screen", key=Secret("aaaaaaaa"), scopes=("events",)),

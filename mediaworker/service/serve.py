@@ -16,9 +16,9 @@ import uvloop
 from config import ConfigError, Settings
 from mediaworker.errors import MediaworkerError
 from mediaworker.ops import logs
-from mediaworker.ops.reload import Part, ReloadCounters, Reloader
-from mediaworker.ops.systemd import ServiceManager
-from mediaworker.ops.traces import Traces
+from mediaworker.service.reload import Part, ReloadCounters, Reloader
+from mediaworker.service.systemd import ServiceManager
+from mediaworker.tracing.traces import Traces
 
 LATE_S = 30.0
 """After a drain all parts end within a few seconds."""
@@ -73,7 +73,7 @@ def open_traces(settings: Settings, service: str) -> Traces | None:
     if not settings.traces.url:
         return None
     try:
-        from mediaworker.ops.otlp import OtlpSender
+        from mediaworker.tracing.otlp import OtlpSender
     except ImportError as error:
         how = f"needs packages that are not installed: pip install 'mediaworker[tracing]' ({error})"
         raise ConfigError("traces.url", settings.traces.url, how) from None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from config.sections.key_names import either, keys, similar
 from config.settings import Settings
-from mediaworker.cli.terminal import WRONG, print_error
+from mediaworker.cli.terminal.output import WRONG, print_error
 
 EXIT_CODES = "Exit code: 0 done, 1 failed, 2 wrong arguments or configuration."
 STOPPED = "Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration."

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from config import Settings
-from mediaworker.ops import service
-from mediaworker.ops.reload import ReloadCounters
+from mediaworker.service import serve as service
+from mediaworker.service.reload import ReloadCounters
 
 
 class Slow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mediaworker.ops.overload import CALM, HORIZON, Load, LoadGuard
+from mediaworker.calls.overload import CALM, HORIZON, Load, LoadGuard
 
 
 def lag(guard: LoadGuard, lag_s: float, ticks: int, share: float = 1.0) -> list[Load]:

@@ -9,9 +9,9 @@ import pytest
 
 from config import ConfigError, Settings
 from config.load import parse
-from mediaworker.ops import reload as module
-from mediaworker.ops.reload import Part, ReloadCounters, Reloader, check
 from mediaworker.policy.redaction.call import Policy
+from mediaworker.service import reload as module
+from mediaworker.service.reload import Part, ReloadCounters, Reloader, check
 
 
 class Desk:

@@ -19,30 +19,30 @@ from config import ConfigError, Settings
 from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
+from config.metrics.registry import Metrics
 from config.sections.section import Scope
 from config.tasks import troubles
 from mediaworker.access.auth_failures import AuthFailures
-from mediaworker.http.app import HttpServer, create_operator_app
-from mediaworker.http.auth import Access
+from mediaworker.access.keys import Access
+from mediaworker.access.tls import Certificate
 from mediaworker.http.context import authorize, is_known
+from mediaworker.http.resources.app import HttpServer, create_operator_app
 from mediaworker.ops import metric_definitions as definitions
-from mediaworker.ops.metrics import MetricsRegistry
-from mediaworker.ops.readiness import engine_status
-from mediaworker.ops.reload import Part, ReloadCounters
-from mediaworker.ops.service import bind, open_traces
-from mediaworker.ops.tls import Certificate
+from mediaworker.service.readiness import engine_status
+from mediaworker.service.reload import Part, ReloadCounters
+from mediaworker.service.serve import bind, open_traces
 
 log = structlog.get_logger()
 
 
 class EngineService:
-    """A `mediaworker.ops.service.Service`. Raises ConfigError when the engine cannot run on this machine."""
+    """A `mediaworker.service.serve.Service`. Raises ConfigError when the engine cannot run on this machine."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.asr.servers:
             raise ConfigError("asr.servers", list(settings.asr.servers), "an engine server has its engine itself")
         self.settings = settings
-        self.metrics = MetricsRegistry()
+        self.metrics = Metrics()
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.traces = open_traces(settings, "mediaworker-engine")

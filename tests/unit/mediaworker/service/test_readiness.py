@@ -11,7 +11,7 @@ from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.load import parse
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ops.readiness import Readiness
+from mediaworker.service.readiness import Readiness
 
 
 @dataclass

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from mediaworker.http.context import ApiContext, OperatorContext
-from mediaworker.http.openai.errors import speaking_openai
+from mediaworker.http.openai_errors import speaking_openai
 from mediaworker.http.problem import (
     Problem,
     on_disconnect,

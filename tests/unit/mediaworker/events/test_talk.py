@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mediaworker.calls import talk
+from mediaworker.events import talk
 
 lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=6)
 

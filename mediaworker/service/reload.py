@@ -15,10 +15,10 @@ from asr.engines import selection as engines
 from config import ConfigError, Settings
 from config.listen import http_host, media_host, needs_credentials
 from config.reload import Reload, merge
+from mediaworker.access.tls import Certificate, sip_certificate
 from mediaworker.ingress.twilio import webhook
 from mediaworker.jobs import notifier
 from mediaworker.ops import logs
-from mediaworker.ops.tls import Certificate, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.webhooks import events as event_webhooks

@@ -13,7 +13,7 @@ import urllib.error
 
 import msgspec
 
-from mediaworker.cli.terminal import UsageError
+from mediaworker.cli.terminal.output import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

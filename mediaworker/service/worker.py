@@ -18,10 +18,14 @@ from audio import Detector, Shard
 from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
+from config.metrics.registry import Metrics
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.connections import affordable, raise_open_files
+from mediaworker.access.page_sessions import PageSessions
+from mediaworker.access.tls import Certificate, sip_certificate
 from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.overload import LoadGuard
 from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
@@ -29,11 +33,10 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.files.service import FileService
-from mediaworker.http.app import ApiContext, HttpServer, create_app
 from mediaworker.http.openai import routes as openai
-from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.resources import jobs as jobs_api
 from mediaworker.http.resources import page
+from mediaworker.http.resources.app import ApiContext, HttpServer, create_app
 from mediaworker.ingress.asterisk import routes as asterisk_http
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.interfaces import MediaEndpoint
@@ -47,15 +50,12 @@ from mediaworker.jobs import notifier
 from mediaworker.jobs.service import JobService
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops import store_metric_definitions as stores
-from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.metrics import MetricsRegistry
-from mediaworker.ops.overload import LoadGuard
-from mediaworker.ops.readiness import Readiness
-from mediaworker.ops.reload import Part, ReloadCounters
-from mediaworker.ops.service import StartError, bind, open_traces
-from mediaworker.ops.tls import Certificate, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
+from mediaworker.service.readiness import Readiness
+from mediaworker.service.reload import Part, ReloadCounters
+from mediaworker.service.serve import StartError, bind, open_traces
+from mediaworker.tracing.latency import LatencyParts
 from mediaworker.webhooks import events as event_webhooks
 from mediaworker.webhooks.events import EventWebhooks
 
@@ -75,7 +75,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         clock = asyncio.get_running_loop().time
-        self.metrics = MetricsRegistry()
+        self.metrics = Metrics()
         self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
         self.traces = open_traces(settings, "mediaworker")
@@ -162,7 +162,7 @@ class Worker:
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
 
-    def _define_metrics(self, metrics: MetricsRegistry) -> None:
+    def _define_metrics(self, metrics: Metrics) -> None:
         limits = {"http": self.http.guard.limit, "media": self.listener.limit}
         if self.settings.audiosocket.enabled:
             limits["audiosocket"] = self.audiosocket.limit

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mediaworker.ops.metrics import Histogram, histogram
+from config.metrics.counters import Histogram, histogram
 
 PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
 TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

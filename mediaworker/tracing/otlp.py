@@ -34,9 +34,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from config.counters import counter
 from config.log_rate_limit import LogRateLimit
-from mediaworker.ops.traces import Span
+from config.metrics.counters import counter
+from mediaworker.tracing.traces import Span
 
 WAITING = 2048
 """Spans that may wait: 6 MB, and three seconds of a thousand legs."""

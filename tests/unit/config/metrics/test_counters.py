@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.counters import descriptions
+from config.metrics.counters import descriptions
 
 COUNTERS = {
     "asr.counters": ("RecognizerCounters",),
@@ -22,8 +22,8 @@ COUNTERS = {
     "mediaworker.ingress.audiosocket.session": ("AudioSocketCounters",),
     "mediaworker.ingress.twilio.counters": ("TwilioCounters",),
     "mediaworker.ingress.websocket.limits": ("StreamCounters",),
-    "mediaworker.ops.otlp": ("SpanCounters",),
-    "mediaworker.ops.reload": ("ReloadCounters",),
+    "mediaworker.tracing.otlp": ("SpanCounters",),
+    "mediaworker.service.reload": ("ReloadCounters",),
     "sip.admission": ("AdmissionCounters",),
     "sip.handler": ("SipCounters",),
     "sip.media.rtp_socket": ("RtpCounters",),
