@@ -1,6 +1,6 @@
 /**
  * mediaworker's client for browsers and Node: live events that survive reconnects, and the call routes.
- * One module, no dependencies. `docs/how-to/page.md` has an example, `docs/reference/events.md` describes every event.
+ * One module, no dependencies. `docs/reference/client-js.md` has an example, `docs/reference/events.md` describes every event.
  *
  * @typedef {{v: 1, type: string, cursor: string, call_id: ?string, seq: number, at_ms: number, time: string}} Envelope
  *   What every event has; the fields of its type are beside it.
