@@ -35,7 +35,7 @@ def configuration() -> str:
         "",
         "<!-- Generated from config/ by `make schema`; do not edit. -->",
         "",
-        "Every setting of the TOML file: `mediaworker serve --config FILE`, else `./mediaworker.toml` when it is there.",
+        "Every setting of the TOML file (`mediaworker serve --config FILE`, else `./mediaworker.toml` if it is there).",
         f"Each can also be set in the environment as `{PREFIX}<SECTION>__<KEY>` with a TOML literal or a bare string:",
         f"`{PREFIX}SIP__PORT=5070`, `{PREFIX}SIP__ALLOW='[\"10.0.0.0/8\"]'`, `{PREFIX}DATA_DIR=/var/lib/mediaworker`.",
         "The environment wins. An unknown key or a bad value stops the start with one line. `mediaworker config`",
