@@ -74,7 +74,7 @@ class ClientLink:
         self._events: list[FromEngine] = []
         self._outgoing = framing.encode(first)
         self._known = True
-        """The other end has shown that it is an engine: the owner's messages may be sent."""
+        """The other end has shown that it is an engine."""
         self._broken = False
         """The other end has sent what is no message."""
 
@@ -111,7 +111,7 @@ class ClientLink:
     def data_to_send(self) -> bytes:
         """What is to be sent next; it counts as sent. Empty: nothing until something has happened."""
         out, self._outgoing, self.due = bytearray(self._outgoing), b"", False
-        while self._known and not (self.retired or self.over) and len(out) < SEND_BYTES:
+        while self.ready_s is not None and not (self.retired or self.over) and len(out) < SEND_BYTES:
             if (message := self._owner.next_message()) is None:
                 break
             out += framing.encode(message)

@@ -236,7 +236,6 @@ class EngineListener:
         """Until the worker is gone."""
         worker, relay = greeted.worker, greeted.relay
         connection = WorkerConnection(next(self._numbers), worker, reader, writer, frames)
-        answers = self._tasks.start(connection.relay_answers(), "asr-relay")
         self._connections.add(connection)
         self.counters.connections += 1
         log.info("worker connected", worker=worker)
@@ -252,7 +251,6 @@ class EngineListener:
             pass
         finally:
             relay.remove(connection)
-            answers.cancel()
             self._connections.discard(connection)
             self._gone.set()
             self._engines.keep_alive(bool(self._connections))

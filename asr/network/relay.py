@@ -8,6 +8,7 @@ on, for that is what they blame; a connection that is merely lost blames nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from config import framing
 from config.framing import FrameError, Frames
 from config.metrics.counters import counter
 from config.settings import Settings
+from config.tasks import end_tasks
 
 RECEIVE_BYTES = 64 * 1024
 BUFFER_BYTES = 256 * 1024
@@ -55,7 +57,10 @@ class AnsweredFinal:
 
 
 class WorkerConnection:
-    """One worker, which has been let in.
+    """One worker, which has been let in, and its link to an inference process.
+
+    The link is no stream of asyncio: that would be closed by its first write to a process that has died, and the
+    answers that it still holds would be lost.
 
     Args:
         number: of its link; no other has had it.
@@ -66,47 +71,49 @@ class WorkerConnection:
         self, number: int, worker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: Frames
     ) -> None:
         self.number, self.worker = number, worker
-        loop = asyncio.get_running_loop()
-        self.heard_s = loop.time()
+        self._loop = asyncio.get_running_loop()
+        self.heard_s = self._loop.time()
         """When the worker last said something."""
-        self.attached = False
-        """It has, or had, a link to the inference process."""
         self._reader, self._writer, self._frames = reader, writer, frames
-        self._engine: asyncio.StreamWriter | None = None
-        self._held = bytearray()
-        """What the worker has sent before it has a link."""
-        self._link: asyncio.Future[socket.socket | None] = loop.create_future()
-        self._last: asyncio.Future[tuple[messages.FromEngine, ...]] = loop.create_future()
+        self._link: socket.socket | None = None
+        self._answers: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[tuple[messages.FromEngine, ...]] = self._loop.create_future()
         """What the worker is told when the link is closed."""
         self._blocked = False
         """The inference process does not read, so nothing further is read from the worker."""
+        self._ended = False
+        """The worker has been sent everything."""
         writer.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+
+    @property
+    def attached(self) -> bool:
+        """Whether it has, or had, a link to the inference process."""
+        return self._link is not None
 
     @property
     def waits(self) -> bool:
         """Whether it waits for the engine."""
-        return not self._link.done()
-
-    # -- from the listener ------------------------------------------------------------------------------------------
+        return self._link is None and not self._last.done()
 
     def send(self, *sent: messages.FromEngine) -> None:
         """Send this between two frames of the inference process."""
-        if not self._writer.transport.is_closing():
-            self._writer.write(b"".join(map(framing.encode, sent)))
+        self._write(b"".join(map(framing.encode, sent)))
 
     def attach(self, link: socket.socket) -> None:
         """The engine is ready, and this is the end of a new link to it."""
-        self.attached = True
-        self._link.set_result(link)
+        link.setblocking(False)
+        self._link = link
+        self._answers = asyncio.create_task(self._relay_answers(link), name="asr-relay")
 
     def end(self, *last: messages.FromEngine) -> None:
         """Close the connection when everything has been sent that the inference process had answered, and this."""
         if not self._last.done():
             self._last.set_result(last)
-        if not self._link.done():
-            self._link.set_result(None)
-        if self._engine is not None and not self._engine.transport.is_closing():
-            self._engine.write_eof()
+        if self._link is None:
+            self._end(*last)
+        else:
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
 
     def abort(self) -> None:
         self._writer.transport.abort()
@@ -116,66 +123,57 @@ class WorkerConnection:
         if self._blocked:
             self.send(messages.Pong())
 
-    # -- in both directions -----------------------------------------------------------------------------------------
+    async def relay_requests(self, bodies: list[bytes]) -> None:
+        """From the worker, until it is gone. `bodies`: those that came with its greeting. Raises FrameError, OSError."""
+        try:
+            await self._pass_on(bodies)
+            while data := await self._reader.read(RECEIVE_BYTES):
+                self.heard_s = self._loop.time()
+                await self._pass_on(self._frames.feed(data))
+        finally:
+            if self._answers is not None:
+                await end_tasks(self._answers)
 
-    async def relay_requests(self, more: list[bytes]) -> None:
-        """From the worker, until it is gone. `more`: frames that came with its greeting. Raises FrameError, OSError."""
-        self._pass_on(more)
-        while data := await self._reader.read(RECEIVE_BYTES):
-            self.heard_s = asyncio.get_running_loop().time()
-            self._pass_on(self._frames.feed(data))
-            if self._engine is not None:
-                self._blocked = True
-                try:
-                    await self._engine.drain()
-                except OSError:
-                    pass  # the inference process is gone, and its answers are still relayed
-                self._blocked = False
-
-    def _pass_on(self, bodies: list[bytes]) -> None:
+    async def _pass_on(self, bodies: list[bytes]) -> None:
         out = bytearray()
         for body in bodies:
             if body == PING:
                 self.send(messages.Pong())
             else:
                 out += len(body).to_bytes(4, "big") + body
-        if self._engine is None:
-            self._held += out
-            if len(self._held) > BUFFER_BYTES:
-                raise FrameError("more than a greeting before the engine is ready")
-        elif not (self._last.done() or self._engine.transport.is_closing()):
-            self._engine.write(out)
-
-    async def relay_answers(self) -> None:
-        """To the worker, until the link is closed and the worker has been sent everything."""
-        try:
-            if (link := await self._link) is not None:
-                await self._relay_answers(link)
-            self.send(*await self._last)
-        except OSError:
-            pass
-        finally:
-            if self._engine is not None:
-                self._engine.close()
-            elif self._link.done() and not self._link.cancelled() and (unused := self._link.result()) is not None:
-                unused.close()
-            self._writer.close()
+        if not out or self._last.done():
+            return
+        if self._link is None:
+            raise FrameError("a message before the engine is ready")
+        self._blocked = True
+        with contextlib.suppress(OSError):  # the inference process is gone, and its answers are still relayed
+            await self._loop.sock_sendall(self._link, out)
+        self._blocked = False
 
     async def _relay_answers(self, link: socket.socket) -> None:
-        reader, self._engine = await asyncio.open_connection(sock=link)
-        self._engine.transport.set_write_buffer_limits(high=BUFFER_BYTES)
-        self._engine.write(self._held)
-        self._held.clear()
-        if self._last.done():
-            self._engine.write_eof()
+        """To the worker, until the link is closed and the worker has been sent everything."""
         frames = Frames()
-        try:
-            while data := await reader.read(RECEIVE_BYTES):
-                for body in frames.feed(data):
-                    self._writer.write(len(body).to_bytes(4, "big") + body)
-                await self._writer.drain()
-        except OSError:
-            pass  # it has died with requests unread, and what it died over is still to be told
+        with link, contextlib.suppress(OSError):
+            with contextlib.suppress(ConnectionResetError):  # the process has died with requests unread
+                while data := await self._loop.sock_recv(link, RECEIVE_BYTES):
+                    for body in frames.feed(data):
+                        self._write(len(body).to_bytes(4, "big") + body)
+                    await self._writer.drain()
+            self._end(*await self._last)
+
+    def _write(self, data: bytes) -> None:
+        if not (self._ended or self._writer.transport.is_closing()):
+            self._writer.write(data)
+
+    def _end(self, *last: messages.FromEngine) -> None:
+        self.send(*last)
+        self._ended = True
+        # A TCP connection that is closed with something unread takes along what the worker has not read yet. TLS reads
+        # on until the worker has closed its side.
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        else:
+            self._writer.close()
 
 
 class EngineRelay:

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from asr import messages
-from asr.network.relay import BUFFER_BYTES, WorkerConnection
+from asr.network.relay import WorkerConnection
 from asr.utterance import Hypothesis
 from config import framing
+from config.tasks import end_tasks
 from lab.patience import timeout
 
 ANSWER = messages.Heard(Hypothesis("u", 1, "text", "en", 4, final=True))
@@ -20,12 +21,11 @@ BLAME = messages.Working(("u",)), messages.EngineCrashed("it died")
 
 
 class Relayed:
-    """A connection, the worker's end of it, and how its two tasks are doing."""
+    """A connection, the worker's end of it, and how its requests are doing."""
 
     def __init__(self, connection: WorkerConnection, worker: socket.socket) -> None:
         self.connection, self._worker = connection, worker
         self.requests = asyncio.create_task(connection.relay_requests([]))
-        self.answers = asyncio.create_task(connection.relay_answers())
         self._frames, self._heard = framing.Frames(), list[messages.FromEngine]()
 
     async def send(self, *sent: messages.ToEngine) -> None:
@@ -61,9 +61,7 @@ async def relayed() -> AsyncIterator[Relayed]:
         try:
             yield made
         finally:
-            made.answers.cancel()
-            made.requests.cancel()
-            await asyncio.wait([made.answers, made.requests])
+            await end_tasks(made.requests)
             writer.transport.abort()
 
 
@@ -83,23 +81,20 @@ async def received(engine: socket.socket, count: int) -> list[messages.ToEngine]
     return found
 
 
-async def test_pings_are_answered_before_there_is_an_engine_and_the_rest_waits_for_it() -> None:
+async def test_pings_are_answered_by_the_parent_alone() -> None:
     async with relayed() as made:
-        await made.send(messages.Release("leg"), messages.Ping(), messages.Withdraw("u"))
+        await made.send(messages.Ping())
         assert await made.hear() == messages.Pong() and made.connection.waits
         with linked(made) as engine:
             assert not made.connection.waits
-            await made.send(messages.Ping(), messages.CloseUtterance("u"))
-            assert await received(engine, 3) == [
-                messages.Release("leg"), messages.Withdraw("u"), messages.CloseUtterance("u")
-            ]  # fmt: skip
+            await made.send(messages.Release("leg"), messages.Ping(), messages.CloseUtterance("u"))
+            assert await received(engine, 2) == [messages.Release("leg"), messages.CloseUtterance("u")]
             assert await made.hear() == messages.Pong()
 
 
-async def test_more_than_a_greeting_before_there_is_an_engine_makes_no_sense() -> None:
+async def test_anything_else_before_there_is_an_engine_makes_no_sense() -> None:
     async with relayed() as made:
-        with contextlib.suppress(OSError):
-            await made.send(*[messages.Release("x" * 1000)] * (BUFFER_BYTES // 1000))
+        await made.send(messages.Ping(), messages.Release("leg"))
         with pytest.raises(framing.FrameError, match="before the engine is ready"):
             async with timeout(20):
                 await asyncio.shield(made.requests)
@@ -121,14 +116,39 @@ async def test_a_worker_is_told_what_the_engine_died_over_whatever_has_not_been_
 
 
 async def test_a_worker_is_told_what_the_engine_died_over_before_its_link_is_seen_to_end() -> None:
-    """An answer that nobody had read may be lost, as requests were unread: the worker asks again."""
     async with relayed() as made:
         engine = linked(made)
         await made.send(messages.Withdraw("never read"))
         made.connection.end(*BLAME)
         engine.sendall(framing.encode(ANSWER))
         engine.close()
-        assert (await made.all())[-2:] == list(BLAME)
+        assert await made.all() == [ANSWER, *BLAME]
+
+
+async def test_no_answer_is_lost_with_requests_that_a_dead_engine_has_not_read() -> None:
+    """Also when the first that the parent notices of the death is that a request cannot be written."""
+    async with relayed() as made:
+        engine = linked(made)
+        await made.send(messages.Withdraw("never read"))
+        assert await asyncio.to_thread(engine.recv, 1, socket.MSG_PEEK)
+        engine.sendall(framing.encode(ANSWER))
+        await made.send(messages.Withdraw("never written"))
+        engine.close()
+        made.connection.end(*BLAME)
+        assert await made.all() == [ANSWER, *BLAME]
+
+
+async def test_a_worker_that_goes_on_asking_is_told_all_of_it() -> None:
+    """A connection that was closed with its requests unread would take the end along."""
+    async with relayed() as made:
+        engine = linked(made)
+        engine.sendall(framing.encode(ANSWER))
+        assert await made.hear() == ANSWER
+        engine.close()
+        made.connection.end(*BLAME)
+        for number in range(100):
+            await made.send(messages.Withdraw(f"{number}"))
+        assert await made.all() == list(BLAME)
 
 
 async def test_answers_that_are_there_come_before_the_end() -> None:
