@@ -49,6 +49,7 @@ class Limit:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._since_ns = self._given = 0
+        self._most: int | None = None
 
     @property
     def _holder(self) -> Path:
@@ -71,15 +72,21 @@ class Limit:
     def lift(self) -> None:
         self._path.unlink(missing_ok=True)
 
-    def allows_one(self) -> bool:
-        """Asked in an inference process before each final."""
+    def read(self) -> None:
+        """Called in an inference process before each step, in which the limit stays the same."""
         try:
-            since_ns, most = self._path.stat().st_mtime_ns, int(self._path.read_text())
+            since_ns, self._most = self._path.stat().st_mtime_ns, int(self._path.read_text())
         except FileNotFoundError:
-            return True
+            self._most = None
+            return
         if since_ns != self._since_ns:
             self._since_ns, self._given = since_ns, 0
-        if self._given == most:
+
+    def allows_one(self) -> bool:
+        """Asked in an inference process before each final."""
+        if self._most is None:
+            return True
+        if self._given == self._most:
             if self.holder() != os.getpid():
                 self._holder.write_text(str(os.getpid()))
             return False
@@ -109,6 +116,8 @@ class Listener:
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         limit = self._limit
+        if limit is not None:
+            limit.read()
         due = [each for each in requests if limit is None or not each.final or limit.allows_one()]
         if not due:
             time.sleep(PAUSE_S)  # it would be asked again at once
