@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from asr.counters import RecognizerCounters
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config.framing import FramedMessage, decode
 from config.settings import Asr, Qwen

@@ -124,7 +124,7 @@ class Child:
         self._requests, theirs = socket.socketpair()
         self._answers, also_theirs = socket.socketpair()
         ends = [theirs.fileno(), also_theirs.fileno()]
-        self.process = subprocess.Popen([sys.executable, "-m", "asr.process", *map(str, ends)], pass_fds=ends)
+        self.process = subprocess.Popen([sys.executable, "-m", "asr.inference.process", *map(str, ends)], pass_fds=ends)
         theirs.close()
         also_theirs.close()
         settings, self._frames, self._count = Settings(), Frames(), 0

@@ -148,7 +148,7 @@ async def watch(running: Worker, memory: Memory) -> None:
 
 def inference(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in children if b"asr.process" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    return [int(each) for each in children if b"asr.inference.process" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
 def resident_mb(pid: int) -> float:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from asr import messages
 from asr.engines.plugin import find
 from asr.engines.selection import select
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Format, Hypothesis, Utterance
 from config.settings import Asr, Qwen, Settings
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from asr import messages
 from asr.engines.plugin import find
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Hypothesis, Utterance
 from audio import WINDOW, Codec, Detector
 from audio.codecs.g711 import ulaw_decode, ulaw_encode

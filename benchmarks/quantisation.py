@@ -31,7 +31,7 @@ from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import Int8, Kind, quantise
 from asr.engines.qwen.prompt import Prompt
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
 from benchmarks.engine.plan import BREATH_MS, LEADS_MS, TAIL_MS, cut, utterances

@@ -1,8 +1,8 @@
 """The engines behind a recognizer or an engine server: begun when they are wanted, replaced when they die, renewed.
 
 Loads no engine and knows no utterance. Everything here runs on one asyncio loop; nothing blocks, and only `start` and
-`stop` wait. `servers.engine_server.EngineServer` is one engine over all its lives; `servers.local_pool` has the
-inference processes of this machine, `servers.server_pool` the connections to `asr.servers`.
+`stop` wait. `engine_server.EngineServer` is one engine over all its lives; `local_pool` has the
+inference processes of this machine, `server_pool` the connections to `asr.servers`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from asr import messages
-from asr.client.servers.engine_server import EngineServer, EngineUser
-from asr.engines.runtime import Runtime
+from asr.client.engine_server import EngineServer, EngineUser
+from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.settings import Settings
 
 if TYPE_CHECKING:
-    from asr.client.servers.local_pool import LocalPool
-    from asr.client.servers.server_pool import ServerPool
+    from asr.client.local_pool import LocalPool
+    from asr.client.server_pool import ServerPool
 
 
 class Engines(ABC):
@@ -31,7 +31,7 @@ class Engines(ABC):
     """
 
     relays = False
-    """See `asr.client.servers.engine_server.Watcher`."""
+    """See `asr.client.engine_server.Watcher`."""
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
@@ -44,10 +44,10 @@ class Engines(ABC):
 
     def _make_pool(self, settings: Settings) -> LocalPool | ServerPool:
         if settings.asr.servers:
-            from asr.client.servers.server_pool import ServerPool
+            from asr.client.server_pool import ServerPool
 
             return ServerPool(settings, self)
-        from asr.client.servers.local_pool import LocalPool
+        from asr.client.local_pool import LocalPool
 
         return LocalPool(settings, self)
 
@@ -201,17 +201,17 @@ class Engines(ABC):
 
     @abstractmethod
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """See `asr.client.servers.engine_server.Watcher`."""
+        """See `asr.client.engine_server.Watcher`."""
 
     @abstractmethod
     def remove_user(self, user: EngineUser) -> None:
-        """See `asr.client.servers.engine_server.Watcher`."""
+        """See `asr.client.engine_server.Watcher`."""
 
     def on_failed(self, reason: str) -> None:  # noqa: B027
         """No engine is to be had, though it is still tried."""
 
     def deliver(self) -> None:  # noqa: B027
-        """See `asr.client.servers.engine_server.Watcher`."""
+        """See `asr.client.engine_server.Watcher`."""
 
     def deliver_soon(self) -> None:  # noqa: B027
-        """See `asr.client.servers.engine_server.Watcher`."""
+        """See `asr.client.engine_server.Watcher`."""

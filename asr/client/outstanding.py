@@ -17,9 +17,8 @@ from typing import Any
 import structlog
 
 from asr import messages
-from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance
 from asr.client.placement import Placement
-from asr.client.send_queue import SendQueue
+from asr.client.send_queue import OnAlignment, OnHypothesis, PendingUtterance, SendQueue
 from asr.client.spill import Spill, SpillError, UtteranceAudio
 from asr.counters import RecognizerCounters
 from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
@@ -324,7 +323,7 @@ class OutstandingWork:
 class EngineQueue(SendQueue):
     """The utterances that are placed at one engine server, and what its messages mean for the outstanding work.
 
-    A user of `asr.client.servers.engine_server.EngineServer`, whose `EngineUser` documents the methods.
+    A user of `asr.client.engine_server.EngineServer`, whose `EngineUser` documents the methods.
     """
 
     def __init__(self, work: OutstandingWork, name: str, *, max_bytes: int, shared: bool) -> None:

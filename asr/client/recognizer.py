@@ -14,11 +14,11 @@ from dataclasses import replace
 import structlog
 
 from asr import languages
+from asr.client.engine_health import FinalOutcomes
+from asr.client.engine_server import EngineServer, EngineUser
 from asr.client.engines import Engines
 from asr.client.outstanding import EngineQueue, OutstandingWork
-from asr.client.pending import OnAlignment, OnHypothesis
-from asr.client.servers.engine_health import FinalOutcomes
-from asr.client.servers.engine_server import EngineServer, EngineUser
+from asr.client.send_queue import OnAlignment, OnHypothesis
 from asr.client.spill import Spill
 from asr.counters import RecognizerCounters
 from asr.engines.selection import unknown_language

@@ -8,13 +8,113 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-from asr.client.pending import PendingUtterance
-from asr.client.spill import SpillError
-from asr.messages import CloseUtterance, Load, Release, ToEngine
+from asr.client.spill import SpillError, UtteranceAudio
+from asr.messages import (
+    MAX_AUDIO_BYTES,
+    Align,
+    Append,
+    CloseUtterance,
+    FinalRequest,
+    Load,
+    Open,
+    PartialRequest,
+    Release,
+    ToEngine,
+    Withdraw,
+)  # fmt: skip
+from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 
 SLOW_MS = 150
 """A delay of this many milliseconds at a server makes others better, and twice as many again."""
+
+
+OnHypothesis = Callable[[Hypothesis], None]
+OnAlignment = Callable[[Alignment], None]
+
+
+@dataclass(slots=True)
+class PendingUtterance:
+    utterance: Utterance
+    on_hypothesis: OnHypothesis
+    audio: UtteranceAudio
+    """All of it, for a replay, until the utterance is over."""
+    newest: int = -1
+    """The highest revision that was requested."""
+    delivered: int = -1
+    request: PartialRequest | FinalRequest | Align | None = None
+    """The newest request, until it is answered."""
+    words: tuple[TimedWord, ...] = ()
+    """Those of its newest final, from an engine that gives their times."""
+    on_alignment: OnAlignment | None = None
+    """Set with an `Align`, which is the last request."""
+    opened: bool = False
+    """`opened`, `sent` and `asked`: what has been sent to this life of the inference process."""
+    sent: int = 0
+    asked: bool = False
+    withdrawn: bool = False
+    """The request has been withdrawn, and the process has not been sent that."""
+    begun_bytes: int = 0
+    """How much of the audio is counted as being at the process."""
+    unanswered_crashes: int = 0
+    """How many processes have died over it since its last answer."""
+    crashes_in_company: int = 0
+    failed: str | None = None
+    died: bool = False
+    """It failed because the process died over it."""
+    refused: bool = False
+    """It failed because the engine does not know its language: see `Hypothesis.refused`."""
+
+    def revise(self, revision: int) -> None:
+        assert revision > self.newest, f"{self.utterance.id}: revision {revision} after {self.newest}"
+        self.newest = revision
+
+    def ask(self, request: PartialRequest | FinalRequest | Align) -> None:
+        """Replace the previous request."""
+        self.revise(request.revision)
+        self.request, self.asked, self.withdrawn = request, False, False
+
+    def next_message(self) -> ToEngine | None:
+        """The next message to send; it counts as sent. Raises SpillError."""
+        if not self.opened:
+            self.opened = True
+            return Open(self.utterance, suspect=self.unanswered_crashes > 0)
+        if self.withdrawn:
+            self.withdrawn = False
+            if self.asked:
+                return Withdraw(self.utterance.id)
+            self.asked = True  # so this life of the process never gets the request
+        request = None if self.asked else self.request
+        # Audio that was appended after a request is sent after it, in a replay too.
+        end = len(self.audio) if request is None else request.end
+        if self.sent < end:
+            start = self.sent
+            audio = self.audio.read(start, min(end, start + MAX_AUDIO_BYTES))
+            self.sent += len(audio)
+            return Append(self.utterance.id, start, audio)
+        if request is not None:
+            self.asked = True
+        return request
+
+    def forget_process(self) -> None:
+        """The process is gone, and the next one has been sent nothing."""
+        self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
+
+    def waits_for(self, hypothesis: Hypothesis) -> bool:
+        """Whether the hypothesis is still wanted."""
+        if hypothesis.final:
+            request = self.request
+            return isinstance(request, FinalRequest) and request.revision == hypothesis.revision
+        # A partial is still wanted after a newer request.
+        return hypothesis.revision > self.delivered
+
+    def ends_with(self, hypothesis: Hypothesis) -> bool:
+        """Whether this answer ends the utterance."""
+        request = self.request
+        if not isinstance(request, FinalRequest) or not request.commit or request.revision != hypothesis.revision:
+            return False
+        return not self.utterance.words or hypothesis.error is not None
 
 
 class SendQueue:

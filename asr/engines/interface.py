@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from asr.engines.runtime import Runtime
 from asr.errors import AsrError
-from asr.server.scheduler import Request
+from asr.runtime import Runtime
+from asr.scheduling.request import Request
 from asr.utterance import BYTES_PER_S, TimedWord, Utterance
 
 __all__ = [

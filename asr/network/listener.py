@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 
 from asr import greeting, messages
-from asr.client.servers.tasks import Tasks
+from asr.client.tasks import Tasks
 from asr.network.relay import RECEIVE_BYTES, EngineRelay, ServedEngines, WorkerConnection
 from config import framing
 from config.addresses import bound_tcp, peer_key

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import structlog
 
 from asr import messages
+from asr.client.engine_server import EngineServer, EngineUser
 from asr.client.engines import Engines
-from asr.client.servers.engine_server import EngineServer, EngineUser
 from asr.counters import RecognizerCounters
-from asr.link.server import blamed
+from asr.inference.links import blamed
 from asr.utterance import EngineStatus
 from config import framing
 from config.framing import FrameError, Frames
@@ -124,7 +124,7 @@ class WorkerConnection:
             self.send(messages.Pong())
 
     async def relay_requests(self, bodies: list[bytes]) -> None:
-        """From the worker, until it is gone. `bodies`: those that came with its greeting. Raises FrameError, OSError."""
+        """From the worker, until it is gone. `bodies`: frames beside its greeting. Raises FrameError, OSError."""
         try:
             await self._pass_on(bodies)
             while data := await self._reader.read(RECEIVE_BYTES):
@@ -228,7 +228,7 @@ class EngineRelay:
                 return
         connection.attach(ours)
 
-    # -- `asr.client.servers.engine_server.EngineUser` --
+    # -- `asr.client.engine_server.EngineUser` --
 
     def next_message(self) -> None:
         """Workers' messages go over links of their own."""

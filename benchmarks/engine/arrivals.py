@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asr import messages
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane
 from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.plan import CODES_PER_MS, Arrival
 from benchmarks.engine.spent import Metered, Spent

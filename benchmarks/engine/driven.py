@@ -19,7 +19,7 @@ from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession
 from asr.engines.qwen.sound import MODEL_HZ
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import BYTES_PER_S
 from benchmarks.engine.native import UNFIXED_CHUNKS, UNFIXED_TOKENS, Refeed
 from benchmarks.engine.script import Script

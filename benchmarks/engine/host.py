@@ -26,7 +26,7 @@ from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.session import QwenSession
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from benchmarks.engine.arrivals import Clock, per
 from benchmarks.engine.driven import DrivenEngine
 from benchmarks.engine.load import SEED, steady_load

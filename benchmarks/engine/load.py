@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asr import messages
-from asr.server.inference import Inference, Work
-from asr.server.scheduler import LIVE, Lane
+from asr.inference.inference import Inference, Work
+from asr.scheduling.request import LIVE, Lane
 from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.arrivals import Clock, Tally, lanes, per, percentile
 from benchmarks.engine.driven import Driven, Spending

@@ -16,7 +16,7 @@ from asr.engines.qwen.encoder import Audio, Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import Packed, PackedRow
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from benchmarks.engine.spent import Meter, Spent
 
 

@@ -13,9 +13,9 @@ from asr.engines.interface import Answer
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.shown import plain
+from asr.inference.inference import Inference
 from asr.messages import Append, FinalRequest, Heard, Open
-from asr.server.inference import Inference
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import Utterance
 from benchmarks.engine.arrivals import Clock, Run, changed, lanes, per
 from benchmarks.engine.moonshine_usual import Package, Refeed

@@ -19,7 +19,7 @@ from asr.engines.moonshine import guards
 from asr.engines.moonshine.model import RATE_HZ, Model
 from asr.engines.moonshine.tokens import END
 from asr.samples import Wideband
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import Utterance
 from benchmarks.engine.spent import Meter, Spent
 

@@ -20,7 +20,7 @@ from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.session import longest
 from asr.engines.qwen.sound import MODEL_HZ
 from asr.samples import decode
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.text import parse_output
 from asr.utterance import BYTES_PER_S, Utterance
 from audio.resample import Upsampler

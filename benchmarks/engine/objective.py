@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 
 PERCENT = 99
 """Of the requests of each live lane that must hold."""

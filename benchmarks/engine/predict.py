@@ -27,7 +27,7 @@ from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHA
 from asr.engines.qwen.engine import POSITIONS, Shape
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from benchmarks.engine.arrivals import Clock
 from benchmarks.engine.costs import COSTS, Costs
 from benchmarks.engine.host import HostEngine

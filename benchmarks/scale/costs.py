@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from benchmarks.engine.limit import CHIPS
 from benchmarks.scale.talk import BYTES_PER_S
 

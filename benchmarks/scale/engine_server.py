@@ -1,4 +1,4 @@
-"""An engine server: the real scheduler, and around it what `asr.server.inference` and `asr.link.server` do."""
+"""An engine server: the real scheduler, and around it what `asr.inference.inference` and `asr.inference.links` do."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from asr import messages
-from asr.link.server import TELL_S
-from asr.server.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S
-from asr.server.scheduler import LIVE, Lane, Request, Scheduler
-from asr.server.usage import Delay
+from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S
+from asr.inference.links import TELL_S
+from asr.inference.usage import Delay
+from asr.scheduling.request import LIVE, Lane, Request
+from asr.scheduling.scheduler import Scheduler
 from asr.utterance import Hypothesis
 from benchmarks.scale.clock import Clock
 from benchmarks.scale.costs import Costs

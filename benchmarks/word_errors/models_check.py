@@ -23,7 +23,7 @@ from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop
 from asr.samples import Wideband
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.word_errors.align import align
 from benchmarks.word_errors.normalise import words

@@ -51,7 +51,7 @@ PROMPTS = (
 """Of one phrase each."""
 ORPHAN_S = 5.0
 PATIENCE_S = 60.0
-INFERENCE, READER = "asr.process", "mediaworker.files.decoder"
+INFERENCE, READER = "asr.inference.process", "mediaworker.files.decoder"
 WHAT = {"worker": 25, "inference": 30, "reader": 30, "all": 15}
 SEGMENT = re.compile(r"\] segment +job=\S+ number=(\d+)")
 

@@ -12,8 +12,8 @@ from asr.client.recognizer import Hypothesis, Utterance
 from asr.client.spill import Spill
 from asr.engines.aligner import AlignRequest
 from asr.engines.interface import Answer, Capabilities, EngineError
-from asr.server.inference import Inference
-from asr.server.scheduler import Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import Request
 from asr.utterance import TimedWord
 from config import framing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from config.settings import Asr, Qwen
 from lab.engine.listener import Listener, ListenerPlugin
 

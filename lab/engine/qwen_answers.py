@@ -11,8 +11,8 @@ from asr import messages
 from asr.engines.qwen import encoder, session
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane, Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_models import check_said, loaded, noise, random_model, reference
 

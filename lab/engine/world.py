@@ -25,8 +25,8 @@ from asr.engines.qwen.encoder import Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompt
-from asr.server.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
-from asr.server.scheduler import Lane, Request
+from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_models import check_said, loaded, noise, random_model
 

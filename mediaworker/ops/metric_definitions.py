@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from asr.client.recognizer import Recognizer
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from audio import Detector
 from config.metrics.registry import Metrics

@@ -16,7 +16,7 @@ from asr.engines import devices
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.build import build
 from asr.engines.qwen.device import placement
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings

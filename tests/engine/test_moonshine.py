@@ -22,7 +22,7 @@ from asr.engines.moonshine.pieces import cuts
 from asr.engines.moonshine.plugin import assets
 from asr.engines.moonshine.shown import Shown, agreed, plain
 from asr.engines.moonshine.tokens import Tokens
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode

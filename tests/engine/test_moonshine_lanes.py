@@ -17,8 +17,8 @@ from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.plugin import assets
 from asr.engines.moonshine.session import MoonshineSession
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane
 from asr.utterance import Hypothesis, Utterance
 from audio.codecs.g711 import ulaw_encode
 from lab.media.speech import speech

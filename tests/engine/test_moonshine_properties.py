@@ -18,7 +18,7 @@ from asr.engines.moonshine import pieces
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.plugin import assets
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from lab.media.speech import SPEECH, speech

@@ -21,8 +21,8 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.server import oom_backoff
-from asr.server.inference import Inference
+from asr.scheduling import oom_backoff
+from asr.inference.inference import Inference
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from lab.engine.qwen_models import TINY, loaded, noise, random_model

@@ -12,7 +12,7 @@ import torch
 from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model import loader
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_models import noise
 from tools.make_checkpoint import ADDED, VOCABULARY, Layout, Model, write

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.server.scheduler import Lane, Request, Scheduler
+from asr.scheduling.request import Lane, Request
+from asr.scheduling.scheduler import Scheduler
 from asr.utterance import Utterance
 from lab.engine.qwen_models import check_said, loaded, noise, random_model
 

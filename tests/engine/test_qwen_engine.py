@@ -22,7 +22,7 @@ from asr.engines.qwen.session import longest
 from asr.engines.qwen.sound import FramePages, Sound, compute_views
 from asr.repetition import is_loop, once
 from asr.samples import Wideband
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.resample import MEMORY

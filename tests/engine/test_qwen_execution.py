@@ -18,7 +18,7 @@ from asr.engines.qwen.device.interface import Execution, Rows
 from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine import packed_mixes
 from lab.engine.packed_mixes import Heads

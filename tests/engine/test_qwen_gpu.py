@@ -22,8 +22,8 @@ from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import Kind
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane, Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from lab.engine import packed_mixes as mixes

@@ -14,7 +14,7 @@ from asr import messages
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.prompt import MAX_CONTEXT, Prompts
 from asr.engines.qwen.session import longest
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Hypothesis, Utterance
 from audio.codecs.g711 import ulaw_encode
 from lab.engine.qwen_models import ends, loaded, noise, random_model, tokenizer

@@ -15,8 +15,8 @@ from asr.engines.qwen.build import build
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.pair import PairEngine
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane, Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from lab.engine.qwen_models import TINY, check_said, loaded, noise, random_model

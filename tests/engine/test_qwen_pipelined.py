@@ -21,8 +21,8 @@ from asr.engines.qwen import session
 from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.pair import PairEngine
-from asr.server.inference import Inference
-from asr.server.scheduler import LIVE, Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import LIVE, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_models import loaded
 from lab.engine.world import POSITIONS, longest, model, speech

@@ -30,7 +30,7 @@ from asr.engines.qwen.model.quantise import (
     quantise,
 )
 from asr.engines.qwen.prompt import Prompt
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances
 from benchmarks.engine.run import clips

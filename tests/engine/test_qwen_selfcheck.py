@@ -20,7 +20,7 @@ from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.device.selfcheck import check_frames
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_answers import engine, said, shorten  # noqa: F401
 from lab.engine.qwen_models import check_said, noise, reference

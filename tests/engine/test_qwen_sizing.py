@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen.device.sizing import MOST_REQUESTS, Sizes, sizes
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane, Request
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane, Request
 from config.settings import Qwen
 from lab.engine.qwen_models import loaded, random_model
 

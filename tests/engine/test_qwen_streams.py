@@ -19,7 +19,7 @@ from asr.engines.qwen import session
 from asr.engines.qwen.device.execution import Copying, Eager
 from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Utterance
 from lab.engine.qwen_models import loaded, noise
 from lab.engine.recorded import Emulated

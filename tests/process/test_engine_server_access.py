@@ -260,7 +260,7 @@ async def test_a_worker_is_told_that_the_server_speaks_another_version(
     answer: messages.FromEngine, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is away as long as one that is not reached: it may be about to be upgraded."""
-    monkeypatch.setattr("asr.client.servers.engine_health.AWAY_S", 1.0)
+    monkeypatch.setattr("asr.client.engine_health.AWAY_S", 1.0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from asr.client.engine_server import EngineServer
 from asr.client.recognizer import EngineStatus, Utterance
-from asr.client.servers.engine_server import EngineServer
 from lab.deploy.metrics import families
 from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, LISTENER_PATH, Limit, words
@@ -230,7 +230,7 @@ async def test_a_name_that_gets_other_addresses(
     """Servers of one name and port on several addresses of this machine."""
     found = ["127.0.0.2"]
     asked = _resolve(monkeypatch, found)
-    monkeypatch.setattr("asr.client.servers.server_pool.RESOLVE_S", 0.1)
+    monkeypatch.setattr("asr.client.server_pool.RESOLVE_S", 0.1)
     port = two[0].port
     with (
         engine_server(tmp_path / "second", LISTENER_PATH, **LISTENER, ASR__LISTEN=f"tcp://127.0.0.2:{port}"),
@@ -259,7 +259,7 @@ async def test_a_name_that_cannot_be_resolved_is_a_sentence_and_is_tried_again(
     found: list[str] = []
     _resolve(monkeypatch, found)
     for name in ("RETRY_S", "RESOLVE_S", "AWAY_S"):
-        monkeypatch.setattr(f"asr.client.servers.server_pool.{name}", 0.1)
+        monkeypatch.setattr(f"asr.client.server_pool.{name}", 0.1)
     async with client(shared(f"tcp://engines.test:{two[0].port}")) as c:
         c.recognizer.keep_alive(True)
         name = say(c, "a", 1)

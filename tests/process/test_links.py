@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from asr import messages
-from asr.client.servers.configuration import configurations
+from asr.client.local_pool import configurations
 from asr.utterance import Utterance
 from config import child_process, framing
 from lab.engine.listener import words
@@ -90,7 +90,7 @@ async def process() -> AsyncIterator[Process]:
     (configure,) = configurations("listener", of_listener())
     with ours:
         with theirs:
-            running = child_process.running("asr.process", descriptors=(theirs.fileno(),))
+            running = child_process.running("asr.inference.process", descriptors=(theirs.fileno(),))
             child = await running.__aenter__()
         try:
             made = Process(End(child.reader, child.writer), ours, child.process.pid)

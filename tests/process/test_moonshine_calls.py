@@ -26,7 +26,7 @@ def libraries(pid: int) -> set[str]:
 def inference_process(running: Worker) -> int | None:
     for thread in Path(f"/proc/{running.process.pid}/task").iterdir():
         for child in (thread / "children").read_text().split():
-            if "asr.process" in Path(f"/proc/{child}/cmdline").read_text():
+            if "asr.inference.process" in Path(f"/proc/{child}/cmdline").read_text():
                 return int(child)
     return None
 

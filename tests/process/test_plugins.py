@@ -105,7 +105,7 @@ def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """They are installed here and in the inference process."""
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.setattr("asr.client.servers.engine_health.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.engine_health.BACKOFF_S", 0.05)
     return site
 
 

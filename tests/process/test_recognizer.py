@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from asr import messages
+from asr.client.link import CHECKS
 from asr.client.recognizer import EngineStatus, Hypothesis, Utterance
 from asr.client.spill import BLOCK_BYTES
-from asr.link.watchdog import CHECKS
 from benchmarks.offline import transcribe
 from config import child_process, framing
 from config.settings import Asr, Settings
@@ -39,7 +39,7 @@ NOTHING_S = 0.3
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.client.servers.engine_health.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.engine_health.BACKOFF_S", 0.05)
     install_listener(monkeypatch)
 
 
@@ -256,7 +256,9 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "sitecustomize.py"
-    broken.write_text("import os, sys\nif 'asr.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n")
+    broken.write_text(
+        "import os, sys\nif 'asr.inference.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     async with client(LISTENER) as c:
         c.say("a", codes(PROMPT))

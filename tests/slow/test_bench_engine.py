@@ -14,7 +14,7 @@ import pytest
 from asr import messages
 from asr.engines.qwen.engine import Shape
 from asr.engines.qwen.model.loader import load
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine
 from benchmarks.engine.arrivals import Clock, Run, changed, figures, percentile

@@ -35,7 +35,7 @@ DEADLY, HANGING = bytes(range(0x20, 0x60)), bytes(range(0x5F, 0x1F, -1))
 """Codes that no speech has in this order."""
 FAULTY = f"""
 import os, signal, sys, time
-if "asr.process" in sys.orig_argv:
+if "asr.inference.process" in sys.orig_argv:
     from collections import defaultdict
     from asr.engines.moonshine.engine import MoonshineEngine as Engine
     append, step, audio = Engine.append, Engine.step, defaultdict(bytes)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
+from asr.client.engine_server import EngineServer
 from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
-from asr.client.servers.engine_server import EngineServer
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings

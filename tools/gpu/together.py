@@ -11,7 +11,7 @@ import torch
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances
 from benchmarks.engine.run import MODEL, clips

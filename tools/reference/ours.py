@@ -22,7 +22,7 @@ from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.mel import normalise
 from asr.engines.qwen.prompt import audio_tokens
 from asr.engines.qwen.sound import Sound, compute_views
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Utterance
 from tools.reference.cases import Case, Talk
 

@@ -14,7 +14,7 @@ from asr.engines.interface import Answer, Capabilities, EngineError, EngineUnusa
 from asr.engines.moonshine.model import RATE_HZ, Model, ModelError
 from asr.engines.moonshine.session import MoonshineSession
 from asr.engines.moonshine.speech import SpeechDetector
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import Utterance
 
 STEP_S = 0.02

@@ -17,7 +17,7 @@ from asr.engines.moonshine.shown import Shown
 from asr.engines.moonshine.speech import SpeechDetector
 from asr.engines.moonshine.tokens import END
 from asr.samples import Wideband
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.text import joined
 from asr.utterance import BYTES_PER_S, Utterance
 

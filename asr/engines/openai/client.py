@@ -13,7 +13,7 @@ import httpx
 
 from asr.engines.interface import EngineUnusable, described
 from asr.engines.openai import wire
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 from asr.utterance import Utterance
 from config.certificates import system_authorities
 from config.settings import Asr

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from asr.engines.interface import Answer, Capabilities, EngineError, Request, Runtime, Utterance
 from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestSimplified, ServerBusy
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 
 STEP_S = 0.01
 """How long a step waits for answers: so late does a new request start, while others are under way."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from asr import languages, text
 from asr.samples import RATE_HZ, decode
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 from asr.utterance import Format, Utterance
 
 PRIORITY = {

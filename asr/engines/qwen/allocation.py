@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from asr.engines.qwen.eviction import Victims
 from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.session import QwenSession
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 
 
 class PageAllocator:

@@ -28,8 +28,8 @@ from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession
 from asr.engines.qwen.sound import FramePages, compute_views
-from asr.engines.runtime import Runtime
-from asr.server.scheduler import LIVE, Request
+from asr.runtime import Runtime
+from asr.scheduling.request import LIVE, Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_encode
 

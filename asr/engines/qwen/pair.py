@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from asr.engines.interface import Answer, Collect, EngineError, EngineExhausted
 from asr.engines.qwen.engine import QwenEngine
-from asr.engines.runtime import Runtime
-from asr.server.scheduler import Request
+from asr.runtime import Runtime
+from asr.scheduling.request import Request
 from asr.utterance import Utterance
 
 

@@ -17,7 +17,7 @@ from asr.engines.qwen.packed import AUDIO, Input, PackedRow
 from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.sound import MODEL_HZ, Sound
 from asr.repetition import is_loop, once
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import BYTES_PER_S, Utterance
 
 

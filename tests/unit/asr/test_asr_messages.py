@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.counters import RecognizerCounters
-from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
+from asr.runtime import Runtime
 from asr.utterance import MAX_TEXT, Alignment, Hypothesis, TimedWord, Utterance
 from config.framing import MAX_FRAME_BYTES, FramedMessage, FrameError, Frames, encode
 from config.settings import Asr, Qwen

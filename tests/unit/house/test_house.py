@@ -28,24 +28,18 @@ def test_audio_has_no_io_clock_or_threads() -> None:
 
 
 def test_scheduler_is_pure() -> None:
-    assert not imports(ROOT / "asr/server/scheduler.py") & (IO_FREE | {"numpy", "torch"})
+    assert not imports(ROOT / "asr/scheduling/scheduler.py") & (IO_FREE | {"numpy", "torch"})
 
 
-def test_every_package_is_listed() -> None:
-    import tomllib
-
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    found = {
-        str(path.parent.relative_to(ROOT)).replace("/", ".")
-        for package in ALLOWED
-        for path in (ROOT / package).rglob("__init__.py")
-    }
-    assert found == listed
+def test_every_folder_is_a_package() -> None:
+    """A folder without `__init__.py` would be missing from the wheel."""
+    folders = {path.parent for package in ALLOWED for path in files(package)}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
 
 def test_no_step_stops_for_the_memory_or_the_device() -> None:
     """The server that this one replaces lost 150 ms a chunk to them."""
-    allowed = {"asr/engines/qwen/device/execution.py": {"synchronize"}, "asr/process.py": {"gc.collect"}}
+    allowed = {"asr/engines/qwen/device/execution.py": {"synchronize"}, "asr/inference/process.py": {"gc.collect"}}
     for path in files("asr"):
         tree = nodes(path)[0]
         calls = [ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)]

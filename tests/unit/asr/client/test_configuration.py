@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.client.servers.configuration import builds_from
+from asr.client.local_pool import builds_from
 from config.settings import Asr, Settings
 
 

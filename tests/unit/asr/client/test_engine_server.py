@@ -7,14 +7,12 @@ import tempfile
 from pathlib import Path
 
 from asr import messages
+from asr.client.engine_health import ProcessRestarts
+from asr.client.engine_server import EngineServer, EngineUser
+from asr.client.link import ClientLink, Watchdog
+from asr.client.link_shell import EngineConnection, LinkShell, ServerAddress
 from asr.client.outstanding import EngineQueue, OutstandingWork
-from asr.client.servers.engine_connection import EngineConnection, ServerAddress
-from asr.client.servers.engine_health import ProcessRestarts
-from asr.client.servers.engine_server import EngineServer, EngineUser
-from asr.client.servers.link_shell import LinkShell
 from asr.client.spill import Spill
-from asr.link.client import ClientLink
-from asr.link.watchdog import Watchdog
 from config.certificates import client_context
 from config.sections.cluster import Cluster
 from lab.patience import wait_for

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
+from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
+from asr.client.link import Watchdog, WatchdogVerdict
 from asr.client.recognizer import Hypothesis, Utterance
-from asr.client.servers.engine_health import FAILURES, HOLD_S, FinalOutcomes
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, Collect, EngineExhausted
 from asr.engines.selection import select
-from asr.link.watchdog import Watchdog, WatchdogVerdict
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from config import ConfigError
 from config.settings import Asr
 from lab.engine.hash_engine import HashEngine, Pair, text_of

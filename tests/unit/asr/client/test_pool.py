@@ -15,7 +15,7 @@ from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
 from asr.client.spill import Spill
 from asr.engines import devices
-from asr.server.inference import Inference
+from asr.inference.inference import Inference
 from asr.utterance import Hypothesis, Utterance
 from config import framing
 from config.settings import Asr

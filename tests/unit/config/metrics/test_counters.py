@@ -14,7 +14,7 @@ from config.metrics.counters import descriptions
 
 COUNTERS = {
     "asr.counters": ("RecognizerCounters",),
-    "asr.server.scheduler": ("SchedulerCounters",),
+    "asr.scheduling.scheduler": ("SchedulerCounters",),
     "mediaworker.calls.parts": ("TranscriberStats",),
     "mediaworker.files.transcription": ("FileStats",),
     "mediaworker.http.connection": ("HttpCounters",),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.load import parse
 from mediaworker.calls.registry import CallRefused

@@ -12,8 +12,8 @@ from asr import messages
 from asr.engines.interface import EngineError, Request
 from asr.engines.openai.engine import BUSY_S, STEP_S, RemoteEngine
 from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestSimplified, ServerBusy
-from asr.server.inference import Inference
-from asr.server.scheduler import Lane
+from asr.inference.inference import Inference
+from asr.scheduling.request import Lane
 from asr.utterance import Hypothesis, Utterance
 
 TIMEOUT_S = 30.0

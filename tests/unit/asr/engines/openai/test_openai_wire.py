@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from asr.engines.openai import wire
 from asr.engines.openai.wire import Dialect, Recognised, RequestFailed, RequestSimplified, ServerBusy
 from asr.samples import decode
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 from asr.utterance import Format, Utterance
 from config import ConfigError
 from config.load import parse

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 
 from asr.counters import RecognizerCounters
+from asr.inference.served_utterance import ServedUtterance
+from asr.inference.shares import Shares
 from asr.messages import Answered, FromEngine, Heard
-from asr.server.served_utterance import ServedUtterance
-from asr.server.shares import Shares
 from asr.utterance import Alignment, Hypothesis
 
 DELAY_S = 2.0

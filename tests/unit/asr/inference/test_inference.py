@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from asr import messages
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted
+from asr.inference.inference import PASSED_OVER, Inference
 from asr.messages import FromEngine
-from asr.server.inference import PASSED_OVER, Inference
-from asr.server.scheduler import Request
+from asr.scheduling.request import Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_encode
 from lab.media.speech import speech

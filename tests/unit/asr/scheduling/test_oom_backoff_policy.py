@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.server.oom_backoff import STEPS_BEFORE_GROWTH, OomBackoff
-from asr.server.scheduler import LIVE, Lane, Request
+from asr.scheduling.oom_backoff import STEPS_BEFORE_GROWTH, OomBackoff
+from asr.scheduling.request import LIVE, Lane, Request
 
 
 def request(name: str, lane: Lane) -> Request:

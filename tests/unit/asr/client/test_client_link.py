@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import greeting, messages
-from asr.link.client import ClientLink, RemoteLink
-from asr.link.watchdog import CHECKS, Watchdog
+from asr.client.link import CHECKS, ClientLink, RemoteLink, Watchdog
 from asr.utterance import Hypothesis
 from config.framing import Frames, encode
 

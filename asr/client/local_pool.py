@@ -8,13 +8,12 @@ from functools import partial
 import structlog
 
 from asr import messages
-from asr.client.servers.configuration import builds_from, configurations
-from asr.client.servers.engine_health import ProcessRestarts
-from asr.client.servers.engine_process import EngineProcess
-from asr.client.servers.engine_server import EngineServer, Watcher
-from asr.client.servers.link_shell import LinkShell
-from asr.client.servers.tasks import Tasks
-from asr.engines.devices import has_gpu
+from asr.client.engine_health import ProcessRestarts
+from asr.client.engine_server import EngineServer, Watcher
+from asr.client.link_shell import EngineProcess, LinkShell
+from asr.client.tasks import Tasks
+from asr.engines import weights
+from asr.engines.devices import has_gpu, shares
 from asr.engines.plugin import find
 from asr.engines.selection import missing, select, select_words
 from config.settings import Settings
@@ -168,3 +167,20 @@ class LocalPool:
         await old.drain(replaced=True)
         old.rest()
         return None
+
+
+def configurations(engine: str, settings: Settings) -> list[messages.Configure]:
+    """The first message to each process. How many there are is settled at the worker's start."""
+    return [
+        messages.Configure(engine, asr, settings.qwen, settings.log.level, settings.log.format)
+        for asr in shares(settings.asr, engine)
+    ]
+
+
+def builds_from(engine: str, settings: Settings) -> tuple[object, ...]:
+    """What an engine depends on that may change while the worker runs: settings, and the files of its models."""
+    asr = settings.asr
+    models = [model for model in (asr.model, asr.partials_model) if model] if engine == "qwen" else []
+    files = tuple(map(weights.fingerprint, models))
+    remote = asr.url, asr.url_key, asr.url_route, asr.url_parallel, asr.url_timeout_s, asr.url_partials
+    return asr.model, asr.partials_model, asr.attention, asr.threads, remote, settings.qwen, files

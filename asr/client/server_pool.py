@@ -13,11 +13,10 @@ from functools import partial
 import structlog
 
 from asr import messages
-from asr.client.servers.engine_connection import EngineConnection, ServerAddress
-from asr.client.servers.engine_health import AWAY_S, Reconnects
-from asr.client.servers.engine_server import EngineServer, Watcher
-from asr.client.servers.link_shell import LinkShell
-from asr.client.servers.tasks import Tasks
+from asr.client.engine_health import AWAY_S, Reconnects
+from asr.client.engine_server import EngineServer, Watcher
+from asr.client.link_shell import EngineConnection, LinkShell, ServerAddress
+from asr.client.tasks import Tasks
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
 from config.addresses import bracketed, parse_tcp

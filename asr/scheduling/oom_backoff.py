@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asr.server.scheduler import Lane, Request
+from asr.scheduling.request import Lane, Request
 
 PARTIALS = (Lane.FIRST_PARTIAL, Lane.PARTIAL)
 STEPS_BEFORE_GROWTH = 32

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.engines.aligner import TOGETHER
+from asr.inference.alignments import Alignments
+from asr.inference.inference import PASSED_OVER, Inference
+from asr.inference.served_utterance import ServedUtterance
 from asr.samples import Loudness
-from asr.server.alignments import Alignments
-from asr.server.inference import PASSED_OVER, Inference
-from asr.server.scheduler import Lane, Request, Scheduler
-from asr.server.served_utterance import ServedUtterance
+from asr.scheduling.request import Lane, Request
+from asr.scheduling.scheduler import Scheduler
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
 from config.framing import encode

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.client.outstanding import OutstandingWork
 from asr.client.spill import Spill
-from asr.link import server as link_server
-from asr.link.server import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, EngineLinks, ServerLink, blamed
-from asr.server.inference import Inference
-from asr.server.usage import Delay
+from asr.inference import links as link_server
+from asr.inference.inference import Inference
+from asr.inference.links import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, EngineLinks, ServerLink, blamed
+from asr.inference.usage import Delay
 from asr.utterance import Hypothesis, Utterance
 from config import framing
 from config.settings import Asr, Qwen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asr.client.servers.engine_health import (
+from asr.client.engine_health import (
     AWAY_S,
     BACKOFF_MAX_S,
     FAILED_AFTER,

@@ -1,8 +1,8 @@
 """The inference process: one engine, and the links to those it works for.
 
-`python -m asr.process [LINKS] REQUESTS ANSWERS`, descriptors of sockets: of two pairs to the process that has started
-this one, and of one over which that process passes the ends of further links (`messages.Attach`), if it is an engine
-server.
+`python -m asr.inference.process [LINKS] REQUESTS ANSWERS`, descriptors of sockets: of two pairs to the process that has
+started this one, and of one over which that process passes the ends of further links (`messages.Attach`), if it is an
+engine server.
 
 A thread reads; the main thread owns engine and scheduler, does one bounded step at a time, and writes. Nobody who
 stands still holds the engine up: answers wait until they are read. The process ends when the requests do: its parent
@@ -33,10 +33,10 @@ from asr.engines.aligner import Aligner
 from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
 from asr.engines.selection import create_aligner
-from asr.link.server import TELL_S, EngineLinks, ServerLink
+from asr.inference.inference import Inference
+from asr.inference.links import TELL_S, EngineLinks, ServerLink
+from asr.inference.served_utterance import ProtocolError
 from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
-from asr.server.inference import Inference
-from asr.server.served_utterance import ProtocolError
 from config import ConfigError
 from config.child_process import end_with_parent
 from config.console import ConsoleRenderer
@@ -50,7 +50,7 @@ RETRY_S = 0.01
 """How often answers that wait are tried again while there is nothing else to do, and whether a worker with too many
 messages is read again."""
 MB = 1024 * 1024
-log = structlog.get_logger("asr.process")
+log = structlog.get_logger("asr.inference.process")
 
 
 class LinkSocket:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 
-from asr import messages, process
-from asr.link.server import EngineLinks, ServerLink
-from asr.process import Infer, LinkSocket
-from asr.server.inference import Inference
+from asr import messages
+from asr.inference import process
+from asr.inference.inference import Inference
+from asr.inference.links import EngineLinks, ServerLink
+from asr.inference.process import Infer, LinkSocket
 from config.framing import Frames
 from lab.engine.hash_engine import HashEngine
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from asr.errors import AsrError
 from asr.messages import Align, FinalRequest, PartialRequest
 from asr.samples import Loudness
-from asr.server.scheduler import Lane
+from asr.scheduling.request import Lane
 from asr.utterance import BYTES_PER_S, Utterance
 
 EngineRequest = PartialRequest | FinalRequest | Align

@@ -12,14 +12,15 @@ from typing import cast
 from asr import messages, text
 from asr.engines.aligner import Aligner
 from asr.engines.interface import Answer, Collect, Engine, EngineError, EngineExhausted, PipelinedEngine
-from asr.engines.runtime import Runtime
+from asr.inference.alignments import Alignments
+from asr.inference.served_utterance import EngineRequest, ProtocolError, ServedUtterance
+from asr.inference.usage import EngineUsage
 from asr.messages import FromEngine, ToEngine
+from asr.runtime import Runtime
 from asr.samples import Loudness
-from asr.server.alignments import Alignments
-from asr.server.oom_backoff import OomBackoff
-from asr.server.scheduler import LIVE, Lane, Request, Scheduler
-from asr.server.served_utterance import EngineRequest, ProtocolError, ServedUtterance
-from asr.server.usage import EngineUsage
+from asr.scheduling.oom_backoff import OomBackoff
+from asr.scheduling.request import LIVE, Lane, Request
+from asr.scheduling.scheduler import Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
 HEADROOM_S = 0.2

@@ -1,7 +1,7 @@
 """The engine's end of its links: what each worker asks goes to the one `Inference`, and to each goes what is its own.
 
-No I/O, no clock and no threads; `asr.process` has the sockets. A worker that makes no sense, or does not read, loses
-its link; the other links notice nothing.
+No I/O, no clock and no threads; `asr.inference.process` has the sockets. A worker that makes no sense, or does not
+read, loses its link; the other links notice nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 import msgspec
 
 from asr import messages
+from asr.inference.inference import Inference, Work
+from asr.inference.served_utterance import ProtocolError
 from asr.messages import FromEngine, ToEngine, decode_to_engine
-from asr.server.inference import Inference, Work
-from asr.server.served_utterance import ProtocolError
 from config.framing import FrameError, Frames, encode
 
 MAX_UTTERANCES = 20_000

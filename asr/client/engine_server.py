@@ -15,11 +15,11 @@ from typing import Protocol
 import structlog
 
 from asr import messages
-from asr.client.servers.engine_health import Death, RestartPolicy
-from asr.client.servers.link_shell import LinkShell
+from asr.client.engine_health import Death, RestartPolicy
+from asr.client.link_shell import LinkShell
 from asr.counters import RecognizerCounters
 from asr.engines.interface import described
-from asr.engines.runtime import Runtime
+from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 
 log = structlog.get_logger("asr")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.server.scheduler import LIVE, Lane, Request, Scheduler
+from asr.scheduling.request import LIVE, Lane, Request
+from asr.scheduling.scheduler import Scheduler
 
 
 def ask(
