@@ -5,7 +5,9 @@ No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import cast
 
@@ -44,7 +46,7 @@ class Work:
 
     @property
     def align(self) -> bool:
-        return any(request.align for request in self.requests)
+        return bool(self.requests) and self.requests[0].align
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,95 +124,89 @@ class Inference:
 
     def close_source(self, source: str) -> None:
         """The link is gone: close the utterances that came over it, and release what they hold."""
-        for name in [name for name, known in self._open.items() if known.utterance.source == source]:
+        for name in [name for name, served in self._open.items() if served.utterance.source == source]:
             self._close(name)
 
     def choose(self, now: float = inf) -> Work | None:
-        """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect.
-
-        Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
-        have been passed over go before all but finals, and so do suspects of the batch lane, which share no step.
-        """
-        if any(self._open[name].suspect for name in self.begun if name in self._open):
+        """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect."""
+        if any(self._suspect(name) for name in self.begun):
             return Work(())
         self._passed_over += 1
-        work = None
-        if self._passed_over > PASSED_OVER and not self.scheduler.final_due(now):
-            work = self._choose_words(Lane.WORDS, Lane.BATCH) or self._choose_suspect()
-            self._passed_over = 0  # also when none were waiting
-        work = work or self._choose(now)
-        if work is None or work.align:
-            self._passed_over = 0
-        if work is None and self._begun is not None:
+        overdue = self._passed_over > PASSED_OVER and not self.scheduler.final_due(now)
+        taken = next(filter(None, self._in_order(now, overdue=overdue)), [])
+        if taken and self._begun is not None and not taken[0].align and self._suspect(taken[0].utterance_id):
+            self.scheduler.put_back(taken[0])  # until it has the engine for itself
             return Work(())
-        return work
+        if overdue or not taken or taken[0].align:
+            self._passed_over = 0
+        return Work(tuple(taken)) if taken or self._begun is not None else None
+
+    def _in_order(self, now: float, *, overdue: bool) -> Iterator[list[Request]]:
+        """What could be done next, in its order: each is taken only if there is nothing of those before.
+
+        Words and suspects that are `overdue` go before all but finals. A suspect shares its step with nobody.
+        """
+        words, take = partial(self.alignments.choose, self.scheduler), self.scheduler.take
+        suspect = partial(take, 1, lanes=(Lane.BATCH,), runnable=self._alone)
+        if overdue:
+            yield words(Lane.WORDS, Lane.BATCH)
+            yield suspect()
+        yield self._calls(now)
+        yield words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1))
+        yield take(self.oom_backoff.limit, lanes=(Lane.BATCH,), runnable=self._together)
+        yield words(Lane.BATCH)
+        yield suspect()
+
+    def _calls(self, now: float) -> list[Request]:
+        """A step for calls, with files in the room that they leave."""
+        limit, take = self.oom_backoff.limit, partial(self.scheduler.take, now_s=now)
+        taken = take(1, lanes=LIVE, runnable=self._runnable)
+        if taken and not self._suspect(taken[0].utterance_id):
+            taken += take(limit - 1, lanes=LIVE, runnable=self._together)
+            if self.oom_backoff.files:
+                taken += take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._together)
+        return taken
 
     @property
     def begun(self) -> frozenset[str]:
         """Utterances of a step that has not been collected."""
         return self._begun.names if self._begun is not None else frozenset()
 
+    def _suspect(self, name: str) -> bool:
+        return name in self._open and self._open[name].suspect
+
     def _runnable(self, request: Request) -> bool:
         return request.utterance_id not in self.begun and self.engine.runnable(request)
 
-    def _choose(self, now: float) -> Work | None:
-        scheduler, limit = self.scheduler, self.oom_backoff.limit
-        taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=self._runnable)
-        if taken and self._open[taken[0].utterance_id].suspect:
-            if self._begun is None:
-                return Work(tuple(taken))
-            scheduler.put_back(taken[0])  # until it has the engine for itself
-            return Work(())
-        taken += scheduler.take(limit - len(taken), now_s=now, lanes=LIVE, runnable=self._together)
-        if not taken:
-            if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
-                return work
-        if len(taken) < limit and (self.oom_backoff.files or not taken):
-            taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._together)
-        if not taken:
-            return self._choose_words(Lane.BATCH) or self._choose_suspect()
-        return Work(tuple(taken))
-
-    def _choose_suspect(self) -> Work | None:
-        """One of the batch lane."""
-        if self._begun is not None:
-            return None
-        taken = self.scheduler.take(1, lanes=(Lane.BATCH,), runnable=self._alone)
-        return Work(tuple(taken)) if taken else None
-
     def _alone(self, request: Request) -> bool:
-        suspect = self._open[request.utterance_id].suspect
-        return suspect and not request.align and self._runnable(request)
+        return self._suspect(request.utterance_id) and not request.align and self._runnable(request)
 
     def _together(self, request: Request) -> bool:
         """Whether it may share a step."""
-        suspect = self._open[request.utterance_id].suspect
-        return not suspect and not request.align and self._runnable(request)
-
-    def _choose_words(self, *lanes: Lane) -> Work | None:
-        taken = self.alignments.choose(self.scheduler, *lanes)
-        return Work(tuple(taken)) if taken else None
+        return not self._suspect(request.utterance_id) and not request.align and self._runnable(request)
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
         """Do what `choose` has just returned, beginning at `now`. With a pipelined engine: begin it, and collect what
         was begun before."""
         for request in work.requests:
-            known = self._open[request.utterance_id]
-            if known.begun != request.revision:
-                known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
+            served = self._open[request.utterance_id]
+            if served.begun != request.revision:
+                served.begun, served.queue_s = request.revision, max(0.0, now - served.asked_s)
         self._now_s = now
         before, self._begun = self._begun, None
         out = self._begin(work) if work.requests and not work.align else []
         if before is not None:
-            out = [*self._collect(before.work, before.collect), *out]
-        return [*out, *self._align(work.requests), *self._dropped()] if work.align else [*out, *self._dropped()]
+            out = self._collect(before.work, before.collect) + out
+        if work.align:
+            out += self._align(work.requests)
+        return out + self._dropped()
 
     def _begin(self, work: Work) -> list[FromEngine]:
         """Messages, if it comes to nothing or is done already."""
         for request in work.requests:
-            known = self._open[request.utterance_id]
-            if request.end > known.longest:
-                why = known.too_long(self.engine.name, request.end)
+            served = self._open[request.utterance_id]
+            if request.end > served.longest:
+                why = served.too_long(self.engine.name, request.end)
                 return self._fail(EngineError(request.utterance_id, why), work, refused=True)
         if not self.engine.capabilities.pipelined:
             return self._collect(work, lambda: self.engine.step(work.requests))
@@ -252,78 +248,75 @@ class Inference:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _append(self, message: messages.Append) -> None:
-        known = self._open.get(message.utterance_id)
-        if known is None:
+        served = self._open.get(message.utterance_id)
+        if served is None:
             return
-        known.check_audio(message.start)
-        known.received += len(message.audio)
-        self.usage.on_audio(known, len(message.audio))
-        known.loudness.feed(message.audio)
-        if self.alignments.keeps(known):
-            known.audio += message.audio
-        if not known.at_engine:
+        served.check_audio(message.start)
+        served.received += len(message.audio)
+        self.usage.on_audio(served, len(message.audio))
+        served.loudness.feed(message.audio)
+        if self.alignments.keeps(served):
+            served.audio += message.audio
+        if not served.at_engine:
             return
-        if known.received <= known.longest:
+        if served.received <= served.longest:
             self.engine.append(message.utterance_id, message.audio)
-        elif message.start < known.longest:
-            self.engine.append(message.utterance_id, message.audio[: known.longest - message.start])
+        elif message.start < served.longest:
+            self.engine.append(message.utterance_id, message.audio[: served.longest - message.start])
 
     def _submit(self, message: EngineRequest, deadline_s: float, now: float) -> None:
-        if (known := self._open.get(message.utterance_id)) is None:
+        if (served := self._open.get(message.utterance_id)) is None:
             return
-        if isinstance(message, messages.Align):
-            known.check_align()
-        else:
-            known.check_at_engine()
-        known.check_request(message.revision, message.end)
-        if isinstance(message, messages.PartialRequest) and (
-            not self.engine.capabilities.partials or message.end > known.longest
+        served.check(message)
+        is_partial, is_align = isinstance(message, messages.PartialRequest), isinstance(message, messages.Align)
+        if is_partial and (
+            not self.engine.capabilities.partials
+            or message.end > served.longest
+            or self.usage.refuses_partial(served, self._max_bytes)
         ):
             return
-        if isinstance(message, messages.PartialRequest) and self.usage.refuses_partial(known, self._max_bytes):
-            return
+        if not (is_partial and self.scheduler.pending(message.utterance_id)):
+            served.asked_s = now  # a partial instead of one that waits has waited as long
         if isinstance(message, messages.FinalRequest):
-            known.final_asked_s = now
-        if not (isinstance(message, messages.PartialRequest) and self.scheduler.pending(message.utterance_id)):
-            known.asked_s = now  # a partial instead of one that waits has waited as long
+            served.final_asked_s = now
         if isinstance(message, messages.Align):
-            known.align = message
-            self._close_at_engine(known)
+            served.align = message
+            self._close_at_engine(served)
         self.scheduler.submit(
             Request(
                 utterance_id=message.utterance_id,
                 revision=message.revision,
-                lane=known.lane(message),
-                final=not isinstance(message, messages.PartialRequest),
+                lane=served.lane(message),
+                final=not is_partial,
                 end=message.end,
                 deadline_s=deadline_s,
-                stream=known.utterance.stream,
-                synchronous=known.utterance.synchronous,
+                stream=served.utterance.stream,
+                synchronous=served.utterance.synchronous,
                 commit=isinstance(message, messages.FinalRequest) and message.commit,
-                align=isinstance(message, messages.Align),
-                source=known.utterance.source,
+                align=is_align,
+                source=served.utterance.source,
             )
         )
 
     def _committed(self, utterance_id: str) -> None:
         """Its final has been answered. The engine is done with it; its audio may still be wanted."""
-        known = self._open[utterance_id]
-        if known.utterance.words:
-            self._close_at_engine(known)
+        served = self._open[utterance_id]
+        if served.utterance.words:
+            self._close_at_engine(served)
         else:
             self._close(utterance_id)
 
-    def _close_at_engine(self, known: ServedUtterance) -> None:
-        if known.at_engine:
-            known.at_engine = False
-            self.engine.close(known.utterance.id)
+    def _close_at_engine(self, served: ServedUtterance) -> None:
+        if served.at_engine:
+            served.at_engine = False
+            self.engine.close(served.utterance.id)
 
     def _close(self, utterance_id: str) -> None:
-        known = self._open.pop(utterance_id, None)
-        if known is not None:
-            self.usage.on_close(known)
+        served = self._open.pop(utterance_id, None)
+        if served is not None:
+            self.usage.on_close(served)
             self.scheduler.forget(utterance_id)
-            self._close_at_engine(known)
+            self._close_at_engine(served)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -332,14 +325,14 @@ class Inference:
 
     def _hypothesis(self, answer: Answer) -> Hypothesis:
         request = answer.request
-        known = self._open[request.utterance_id]
-        utterance = known.utterance
+        served = self._open[request.utterance_id]
+        utterance = served.utterance
         evidence = text.Evidence(
-            seconds=request.end / BYTES_PER_S[utterance.format], peak_dbfs=known.loudness.peak_dbfs(request.end)
+            seconds=request.end / BYTES_PER_S[utterance.format], peak_dbfs=served.loudness.peak_dbfs(request.end)
         )
         shown = text.clean(answer.text, context=utterance.context, previous=utterance.previous, evidence=evidence)
-        stable_chars = len(shown) if request.final else text.stable_prefix(known.shown, shown)
-        known.shown, known.answered, known.suspect = shown, True, False
+        stable_chars = len(shown) if request.final else text.stable_prefix(served.shown, shown)
+        served.shown, served.answered, served.suspect = shown, True, False
         # Words of a text that has been changed are not its words.
         timed = request.final and utterance.words and shown.split() == answer.text.split()
         return Hypothesis(
@@ -349,7 +342,7 @@ class Inference:
             language=answer.language,
             stable_chars=stable_chars,
             final=request.final,
-            queue_s=known.queue_s,
+            queue_s=served.queue_s,
             words=answer.words if timed else (),
         )
 

@@ -52,26 +52,22 @@ class ServedUtterance:
         if start != self.received:
             raise ProtocolError(f"audio from byte {start} on, after {self.received} bytes")
 
-    def check_request(self, revision: int, end: int) -> None:
-        """Raises ProtocolError for a request about audio that has not come. One that several workers' engine is asked
-        is about all of it, and newer than the one before."""
-        if end > self.received or (self.utterance.source and end != self.received):
+    def check(self, request: EngineRequest) -> None:
+        """Raises ProtocolError for a request that makes no sense: about audio that has not come, or after the end. One
+        to an engine that several workers share is about all audio, and newer than the one before."""
+        source, end, revision = self.utterance.source, request.end, request.revision
+        if isinstance(request, Align):
+            if not self.utterance.words:
+                raise ProtocolError("times of words of an utterance that was opened without them")
+            if self.align is not None:
+                raise ProtocolError("times of words, twice")
+        elif not self.at_engine:
+            raise ProtocolError("a request for a text after the last final was taken")
+        if end > self.received or (source and end != self.received):
             raise ProtocolError(f"a request for {end} bytes of audio, after {self.received} bytes")
-        if self.utterance.source and revision <= self.revision:
+        if source and revision <= self.revision:
             raise ProtocolError(f"revision {revision} after {self.revision}")
         self.revision = max(self.revision, revision)
-
-    def check_align(self) -> None:
-        """Raises ProtocolError unless the times of its words may be asked for."""
-        if not self.utterance.words:
-            raise ProtocolError("times of words of an utterance that was opened without them")
-        if self.align is not None:
-            raise ProtocolError("times of words, twice")
-
-    def check_at_engine(self) -> None:
-        """Raises ProtocolError when the engine has done with it."""
-        if not self.at_engine:
-            raise ProtocolError("a request for a text after the last final was taken")
 
     def lane(self, request: EngineRequest) -> Lane:
         if not self.utterance.live:
