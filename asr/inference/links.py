@@ -181,7 +181,7 @@ class EngineLinks:
             link.join(utterance.stream)
 
     def _check_room(self, link: ServerLink) -> None:
-        if self._max_bytes and self.inference.usage.audio.of(link.source) > MAX_SHARES * self._max_bytes:
+        if self._max_bytes and self.inference.usage.audio[link.source] > MAX_SHARES * self._max_bytes:
             raise ProtocolError("far more audio than it has been told that there is room for")
 
     def _cut_off(self, link: ServerLink, reason: str, *, slow: bool) -> None:
@@ -258,16 +258,9 @@ class EngineLinks:
             link.send(load)
 
     def _sum(self, now: float) -> messages.Usage:
-        usage = self.inference.usage
-        return messages.Usage(
-            open_utterances=usage.utterances.total(),
-            legs=sum(len(each.legs) for each in self.links.values()),
-            files=usage.files.total(),
-            audio_bytes=usage.audio.total,
-            delay_ms=usage.delay.ms(now),
-            dropped_partials=self._dropped_partials,
-            counters=replace(usage.counters),
-        )
+        legs = sum(len(each.legs) for each in self.links.values())
+        usage = self.inference.usage.sum(now)
+        return msgspec.structs.replace(usage, legs=legs, dropped_partials=self._dropped_partials)
 
 
 def blamed(working: tuple[str, ...], link: int) -> messages.Working:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from asr.counters import RecognizerCounters
 from asr.inference.served_utterance import ServedUtterance
-from asr.inference.shares import Shares
-from asr.messages import Answered, FromEngine, Heard
+from asr.messages import Answered, FromEngine, Heard, Usage
 from asr.utterance import Alignment, Hypothesis
 
 DELAY_S = 2.0
@@ -35,12 +35,10 @@ class EngineUsage:
 
     def __init__(self) -> None:
         self.counters = RecognizerCounters()
-        self.audio = Shares()
-        """Audio of open utterances."""
-        self.utterances: Counter[str] = Counter()
-        """Open ones."""
-        self.files: Counter[str] = Counter()
-        """Open ones of files."""
+        self.utterances, self.files = Counter[str](), Counter[str]()
+        """Open ones, and those of them that are files."""
+        self.audio = Counter[str]()
+        """Bytes of open utterances, of the sources that have some."""
         self.delay = Delay()
         """How long requests of calls have lately waited before the engine began with them."""
 
@@ -49,17 +47,35 @@ class EngineUsage:
         self._count(served, 1)
 
     def on_audio(self, served: ServedUtterance, size: int) -> None:
-        self.audio.add(served.utterance.source, size)
+        self.audio[served.utterance.source] += size
 
     def on_close(self, served: ServedUtterance) -> None:
+        source = served.utterance.source
         self._count(served, -1)
-        self.audio.add(served.utterance.source, -served.received)
+        self.audio[source] -= served.received
+        if not self.audio[source]:
+            del self.audio[source]
 
     def refuses_partial(self, served: ServedUtterance, max_bytes: float) -> bool:
-        """Whether there is more audio than this, and its source has more than its share."""
-        refused = self.audio.exceeds(max_bytes, served.utterance.source)
+        """Whether there is more audio than this, and its source has more than its share of it.
+
+        A source may fill all of the room while it is alone, and an equal share while others have audio there: nobody
+        is refused anything for what another one has sent.
+        """
+        share = max_bytes / max(1, len(self.audio))
+        refused = self.audio.total() > max_bytes and self.audio[served.utterance.source] > share
         self.counters.refused_partials += refused
         return refused
+
+    def sum(self, now_s: float) -> Usage:
+        """Of all sources. What the links know is added there."""
+        return Usage(
+            open_utterances=self.utterances.total(),
+            files=self.files.total(),
+            audio_bytes=self.audio.total(),
+            delay_ms=self.delay.ms(now_s),
+            counters=replace(self.counters),
+        )
 
     def on_hypothesis(self, served: ServedUtterance, hypothesis: Hypothesis, now_s: float) -> list[FromEngine]:
         """-> the message with it, and behind it what a trace is to say of a final that a worker elsewhere traces."""

@@ -44,18 +44,6 @@ class ListenerCounters:
     dropped_partials: int = counter("Counts partials that were not sent because the worker was slow to read.")
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredFinal:
-    """What a final of a traced utterance has taken here."""
-
-    traceparent: str
-    worker: str
-    """The name of the one that has asked."""
-    asked_s: float
-    queue_s: float
-    failed: bool
-
-
 class WorkerConnection:
     """One worker, which has been let in, and its link to an inference process.
 
@@ -248,8 +236,7 @@ class EngineRelay:
             case messages.Dropped():
                 self.counters.on_dropped(self._server.name, message.partials, message.exhausted)
             case messages.Answered() if (connection := self.connections.get(message.link)) is not None:
-                worker, asked_s, queue_s = connection.worker, message.asked_s, message.queue_s
-                self._engines.on_final(AnsweredFinal(message.traceparent, worker, asked_s, queue_s, message.failed))
+                self._engines.on_final(message, connection.worker)
             case messages.LinkClosed() if (connection := self.connections.get(message.link)) is not None:
                 self._on_closed(connection, message)
 
@@ -304,7 +291,7 @@ class ServedEngines(Engines):
     """The engines of an engine server.
 
     Args:
-        on_final: takes the times of each final of a traced utterance, on the loop's clock.
+        on_final: takes the times of each final of a traced utterance, and the name of the worker.
     """
 
     relays = True
@@ -314,7 +301,7 @@ class ServedEngines(Engines):
         settings: Settings,
         *,
         on_state: Callable[[EngineStatus, str], None],
-        on_final: Callable[[AnsweredFinal], None] = lambda final: None,
+        on_final: Callable[[messages.Answered, str], None] = lambda final, worker: None,
     ) -> None:
         self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
         self.on_final = on_final

@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from starlette.requests import HTTPConnection
 
+from asr import messages
 from asr.network.listener import EngineListener
-from asr.network.relay import AnsweredFinal, ServedEngines
+from asr.network.relay import ServedEngines
 from asr.utterance import EngineStatus
 from config import ConfigError, Settings
 from config.addresses import parse_tcp
@@ -144,6 +145,6 @@ class EngineService:
             return ["the recognition engine is loading its model"]
         return ["it is about to end"] if self.listener.draining else []
 
-    def _on_final(self, final: AnsweredFinal) -> None:
+    def _on_final(self, final: messages.Answered, worker: str) -> None:
         if self.traces is not None:
-            self.traces.on_answered(final, self.engines.engine)
+            self.traces.on_answered(final, worker, self.engines.engine)

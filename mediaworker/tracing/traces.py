@@ -35,7 +35,7 @@ from uuid import UUID
 from mediaworker.events.subscription import Entry
 
 if TYPE_CHECKING:
-    from asr.network.relay import AnsweredFinal
+    from asr.messages import Answered
 
 TRACEPARENT = "traceparent"
 """The header of W3C Trace Context."""
@@ -185,12 +185,12 @@ class Traces:
 
     # -- elsewhere --------------------------------------------------------------------------------------------------
 
-    def on_answered(self, final: AnsweredFinal, engine: str) -> None:
+    def on_answered(self, final: Answered, worker: str, engine: str) -> None:
         """At an engine server: a final is on its way back to the worker that has asked for it."""
         if (parent := TraceParent.parse(final.traceparent)) is None:
             return
         queue_ms, offset_ns = round(final.queue_s * 1000), self._offset_ns()
-        attributes: dict[str, str | int] = {"engine": engine, "worker": final.worker, "queue_ms": queue_ms}
+        attributes: dict[str, str | int] = {"engine": engine, "worker": worker, "queue_ms": queue_ms}
         start_ns, end_ns = (offset_ns + round(at_s * 1e9) for at_s in (final.asked_s, self._clock()))
         trace_id, above, failed = parent.trace_id, parent.span_id, final.failed
         self._sender.send([Span(trace_id, 0, above, "recognise", start_ns, end_ns, attributes, "server", failed)])

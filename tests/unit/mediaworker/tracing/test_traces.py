@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uuid_utils import uuid7
 
-from asr.network.relay import AnsweredFinal
+from asr.messages import Answered
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
 from config import ConfigError
@@ -167,7 +167,7 @@ def test_what_is_no_traceparent_makes_no_span(text: str) -> None:
     sent = Sent()
     told = traces(sent)
     assert TraceParent.parse(text) is None
-    told.on_answered(AnsweredFinal(text, "w", 1.0, 0.1, False), "moonshine")
+    told.on_answered(Answered(1, text, 1.0, 0.1, False), "w", "moonshine")
     told.on_relayed(text, NAME, "2026-11-24T20:00:00.000Z")
     assert sent.spans == []
 
@@ -178,7 +178,8 @@ def test_an_engine_server_stands_under_the_utterance() -> None:
     told.on_call(CALL, 100.0)
     told.on_final(FINAL)
     told.on_shown(entry("transcript.final"))
-    traces(sent).on_answered(AnsweredFinal(told.utterance(NAME), "a worker", 103.2, 0.025, True), "moonshine")
+    answered = Answered(1, told.utterance(NAME), 103.2, 0.025, failed=True)
+    traces(sent).on_answered(answered, "a worker", "moonshine")
     (span,) = sent.spans
     (utterance,) = (each for each in worker.spans if each.name == "utterance")
     assert (span.trace_id, span.parent_id) == (utterance.trace_id, utterance.span_id)
