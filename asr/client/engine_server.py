@@ -1,31 +1,39 @@
 """One engine server of those behind the recognizer, over all its lives: begun, begun again when it dies, renewed.
 
-A server is a process of this machine (`engine_process`) or one elsewhere, to which this worker is connected
-(`engine_connection`). `asr.client.recognizer` decides when servers are wanted.
+A server is a process of this machine (`asr.client.local_pool`) or one elsewhere, to which this worker is connected
+(`asr.client.server_pool`). `asr.client.engines.Engines` decides when servers are wanted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from asr import messages
 from asr.client.engine_health import Death, RestartPolicy
-from asr.client.link_shell import LinkShell
+from asr.client.link import EngineLink
 from asr.counters import RecognizerCounters
 from asr.engines.interface import described
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
+from config.tasks import again_and_again, end_tasks
 
-log = structlog.get_logger("asr")
+if TYPE_CHECKING:
+    from asr.client.engines import Engines
 
 DRAIN_S = 10.0
 """How long a process that is to be replaced may take for the utterances that it has, while others take the new ones."""
+RECEIVE_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 256 * 1024
+"""The most that the transport holds; further audio waits in the utterances themselves."""
+
+log = structlog.get_logger("asr")
 
 
 class EngineUser(Protocol):
@@ -68,58 +76,20 @@ class EngineUser(Protocol):
         """No engine is to be had, though it is still tried."""
 
 
-class Watcher(Protocol):
-    """Who has the servers: `asr.client.engines.Engines`."""
-
-    @property
-    def needed(self) -> bool:
-        """Whether calls, jobs or utterances are open."""
-
-    @property
-    def relays(self) -> bool:
-        """Whether the servers work for workers that are relayed for."""
-
-    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """For one more server. `shared`: other workers use it as well."""
-
-    def remove_user(self, user: EngineUser) -> None:
-        """Its server is gone for good."""
-
-    def on_state(self, reason: str, last_end: str) -> None:
-        """A server has entered another state for this reason. `last_end`: why its last life ended."""
-
-    def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None: ...
-
-    def deliver(self) -> None:
-        """There may be answers for callers."""
-
-    def deliver_soon(self) -> None:
-        """The same, from within a call of a caller."""
-
-
-class EngineServer:
+class EngineServer(ABC):
     """See the module.
 
     Args:
         name: in the log, in metrics and in `/readyz`.
-        kind: `inference process` or `engine server`.
-        begin: makes its next life.
         restarts: when it is begun again, and when it counts as failed.
+        shared: other workers use it as well.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        begin: Callable[[EngineServer], LinkShell],
-        watcher: Watcher,
-        restarts: RestartPolicy,
-        *,
-        shared: bool = False,
-    ) -> None:
-        """`shared`: other workers use it as well."""
-        self.name, self.kind = name, kind
-        self.user = watcher.add_user(self, shared=shared)
+    kind = ""
+    """What it is, in a word or two."""
+
+    def __init__(self, name: str, engines: Engines, restarts: RestartPolicy, *, shared: bool = False) -> None:
+        self.name = name
         self.state = EngineStatus.IDLE
         self.reason = ""
         """Why it is in this state."""
@@ -132,47 +102,37 @@ class EngineServer:
         """Its latest ready engine."""
         self.welcome: messages.Welcome | None = None
         """Of a server elsewhere: what it has said of itself."""
-        self._begin, self._watcher = begin, watcher
-        self._restarts = restarts
+        self.pid: int | None = None
+        """The process id, while there is a process of this machine."""
+        self.link: EngineLink | None = None
+        """That of the newest life, which may have ended."""
+        self.running: asyncio.Task[None] | None = None
+        """What goes on over its lives."""
+        self.user = engines.add_user(self, shared=shared)
+        self.user.wake = self.wake
+        self._engines, self._restarts = engines, restarts
         self._wanted = asyncio.Event()
-        self._life: LinkShell | None = None
-        """The newest; it may have ended."""
+        self._changed = asyncio.Event()
+        """Set when there may be something to send, or the link is to end."""
         self._settled = asyncio.Event()
         """Set when its life is ready, or will not be, or none is wanted."""
         self._emptied = asyncio.Event()
         """Set when it has no utterance left."""
-        self.user.wake = self.wake
 
     @property
     def device(self) -> str:
         """Where it computes; until it is ready, where it is to."""
         return self.runtime.device if self.runtime is not None else self.planned_device
 
-    @property
-    def pid(self) -> int | None:
-        """The process id, while there is a process of this machine."""
-        return self._life.pid if self._life is not None else None
-
-    def attach(self, attach: messages.Attach, link: socket.socket) -> None:
-        """Pass on the end of a link of a worker. Raises OSError."""
-        assert self._life is not None
-        self._life.attach(attach, link)
-
     def wake(self) -> None:
         """There may be something to send, or nothing any more."""
         if not self.user.open_utterances:
             self._emptied.set()
-        if self._life is not None:
-            self._life.wake()
+        self._changed.set()
 
     @property
     def wanted(self) -> bool:
         return self._wanted.is_set()
-
-    @property
-    def needed(self) -> bool:
-        """Calls or jobs are open, though this server may have no utterance."""
-        return self._watcher.needed or self.user.open_utterances > 0
 
     def want(self) -> None:
         """Begin, and go on until `rest`."""
@@ -209,73 +169,78 @@ class EngineServer:
 
     def _retire(self) -> None:
         """Let its life end. The utterances that it has go to others, or to the next one."""
-        if self._life is not None:
-            self._life.retire()
+        if self.link is not None:
+            self.link.retired = True
+        self._changed.set()
 
-    async def run(self, idle_reason: str) -> None:
-        """Until cancelled."""
-        restarts = self._restarts
+    # -- its lives --------------------------------------------------------------------------------------------------
+
+    def start(self, idle_reason: str) -> None:
+        """Live when it is wanted, until `running` is cancelled. `idle_reason`: why it does not meanwhile."""
+        run = again_and_again(partial(self._run, idle_reason), f"{self.kind} {self.name}")
+        self.running = asyncio.create_task(run, name=f"asr-server-{self.name}")
+
+    async def _run(self, idle_reason: str) -> None:
         while True:
             if not self._wanted.is_set():
                 self._enter(EngineStatus.IDLE, idle_reason)
             await self._wanted.wait()
-            self._life = life = self._begin(self)
+            self.link = link = self._new_link()
             if self.state is not EngineStatus.FAILED:
-                self._enter(EngineStatus.WARMING_UP, life.link.beginning)
+                self._enter(EngineStatus.WARMING_UP, link.beginning)
             try:
-                reason = await life.run()
+                reason = await self._live(link)
             except Exception as error:  # nobody would begin it again, and its utterances would wait for ever
                 log.exception("an engine's life has ended by a fault of ours", server=self.name)
                 reason = f"a fault of this worker ({described(error)})"
-            self.user.counters.hangs += life.link.hung is not None
-            if life.link.retired:
+            self.user.counters.hangs += link.hung is not None
+            if link.retired:
                 self.user.on_end()
-                restarts.on_retirement()
+                self._restarts.on_retirement()
             else:
-                self._on_death(life, reason)
-                await asyncio.sleep(restarts.backoff_s)
+                self._on_death(link, reason)
+                await asyncio.sleep(self._restarts.backoff_s)
 
-    def _on_death(self, life: LinkShell, reason: str) -> None:
+    @abstractmethod
+    def _new_link(self) -> EngineLink:
+        """The link of the next life."""
+
+    @abstractmethod
+    async def _live(self, link: EngineLink) -> str:
+        """Begin the engine's next life, and `exchange` until it ends. -> the reason of its end."""
+
+    def _on_death(self, link: EngineLink, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        hung, unusable = life.link.hung is not None, life.link.unusable is not None
-        self._restarts.on_death(Death(life.link.answered, life.link.ready_s, now_s, self.user.to_blame, hung, unusable))
-        if life.link.had_engine:
-            if life.link.ready_s is not None or reason != self.last_end:
+        hung, unusable = link.hung is not None, link.unusable is not None
+        self._restarts.on_death(Death(link.answered, link.ready_s, now_s, self.user.to_blame, hung, unusable))
+        if link.had_engine:
+            if link.ready_s is not None or reason != self.last_end:
                 log.error("engine lost", server=self.name, reason=reason, open_utterances=self.user.open_utterances)
             self.user.on_death(reason)
         elif reason != self.last_end:
             log.warning("engine server not reached", server=self.name, reason=reason)
         self.last_end = reason
-        self._watcher.deliver()
         if how_long := self._restarts.failed:
-            self._enter(EngineStatus.FAILED, life.link.unusable or f"{reason}, {how_long}")
+            self._enter(EngineStatus.FAILED, link.unusable or f"{reason}, {how_long}")
             self.user.on_failed(self.last_end)
         elif self.state is EngineStatus.READY:
-            self._enter(EngineStatus.WARMING_UP, life.link.beginning)
+            self._enter(EngineStatus.WARMING_UP, link.beginning)
 
-    def next_message(self) -> messages.ToEngine | None:
-        """The next message to its life."""
-        message = self.user.next_message()
-        self._watcher.deliver_soon()  # utterances that could not be read back from the disk have failed
-        return message
-
-    def on_message(self, message: messages.FromEngine) -> None:
-        """A message from its life."""
+    def _on_message(self, message: messages.FromEngine) -> None:
         match message:
-            case messages.Welcome():
-                self.welcome = message
             case messages.EngineReady():
                 self._on_ready(message)
                 return
+            case messages.Welcome():
+                self.welcome = message
         self.user.on_message(message)
-        self._watcher.deliver()
 
     def _on_ready(self, ready: messages.EngineReady) -> None:
         self.runtime, self.engine = ready.runtime, ready.engine
         log.info("engine ready", engine=ready.engine, server=self.name, **ready.runtime.shown())
         for warning in ready.runtime.warnings:
             log.warning(warning, server=self.name)
-        self._watcher.on_ready(self, ready)
+        self._engines.on_ready(ready)
         self.user.on_ready()
         self._enter(EngineStatus.READY, "")
         self.wake()
@@ -286,4 +251,65 @@ class EngineServer:
         else:
             self._settled.set()
         self.state, self.reason = state, reason
-        self._watcher.on_state(reason, self.last_end)
+        self._engines.on_state(reason, self.last_end)
+
+    # -- the bytes of a life ----------------------------------------------------------------------------------------
+
+    async def exchange(
+        self, link: EngineLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, end_s: float,
+        end: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Send and receive until there are no more answers. `end` cuts off what has not ended `end_s` after it was
+        asked to."""
+        link.begin(asyncio.get_running_loop().time())
+        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        sender = asyncio.create_task(self._send(link, writer, end_s, end), name="asr-sender")
+        watcher = asyncio.create_task(self._watch(link, end), name="asr-watcher")
+        try:
+            await self._receive(link, reader)
+        finally:
+            await end_tasks(sender, watcher)
+
+    async def _send(
+        self, link: EngineLink, writer: asyncio.StreamWriter, end_s: float, end: Callable[[], None]
+    ) -> None:
+        """Send until it is retired or nothing can be sent any more; then make sure that it ends."""
+        try:
+            while not link.retired:
+                self._changed.clear()
+                while data := self._data_to_send(link):
+                    writer.write(data)
+                    await writer.drain()
+                await self._changed.wait()
+        except OSError:
+            pass  # it has died with unread requests
+        except Exception as error:
+            log.error("could not send to the engine", exc_info=error)
+        # One whose requests are closed ends by itself, unless it hangs.
+        writer.close()
+        await asyncio.sleep(end_s)
+        end()
+
+    def _data_to_send(self, link: EngineLink) -> bytes:
+        while link.takes_messages and (message := self.user.next_message()) is not None:
+            link.send(message)
+        return link.data_to_send()
+
+    async def _receive(self, link: EngineLink, reader: asyncio.StreamReader) -> None:
+        """Until the other side closes the link, or is of no use."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # it has died with unread requests
+            while not link.over and (data := await reader.read(RECEIVE_BYTES)):
+                link.receive_data(data, loop.time())
+                for message in link.events_received():
+                    self._on_message(message)
+                self._changed.set()
+
+    async def _watch(self, link: EngineLink, end: Callable[[], None]) -> None:
+        """End it when it hangs."""
+        loop = asyncio.get_running_loop()
+        while not link.hung:
+            await asyncio.sleep(link.deadline - loop.time())
+            link.check(loop.time(), needed=self._engines.needed or self.user.open_utterances > 0)
+            self._changed.set()
+        end()

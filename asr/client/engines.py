@@ -31,7 +31,7 @@ class Engines(ABC):
     """
 
     relays = False
-    """See `asr.client.engine_server.Watcher`."""
+    """Whether the servers work for workers that are relayed for."""
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
@@ -185,11 +185,13 @@ class Engines(ABC):
 
     # -- from the servers -------------------------------------------------------------------------------------------
 
-    def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None:
+    def on_ready(self, ready: messages.EngineReady) -> None:
+        """A server is ready."""
         self._pool.on_ready(ready)
 
     def on_state(self, reason: str, last_end: str) -> None:
-        """One that is ready is enough; all must have failed."""
+        """A server has entered another state for this reason. `last_end`: why its last life ended. One that is ready is
+        enough; all must have failed."""
         states = {each.state for each in self.servers}
         order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
         state = next((each for each in order if each in states), EngineStatus.FAILED)
@@ -201,17 +203,11 @@ class Engines(ABC):
 
     @abstractmethod
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """See `asr.client.engine_server.Watcher`."""
+        """For one more server. `shared`: other workers use it as well."""
 
     @abstractmethod
     def remove_user(self, user: EngineUser) -> None:
-        """See `asr.client.engine_server.Watcher`."""
+        """Its server is gone for good."""
 
     def on_failed(self, reason: str) -> None:  # noqa: B027
         """No engine is to be had, though it is still tried."""
-
-    def deliver(self) -> None:  # noqa: B027
-        """See `asr.client.engine_server.Watcher`."""
-
-    def deliver_soon(self) -> None:  # noqa: B027
-        """See `asr.client.engine_server.Watcher`."""

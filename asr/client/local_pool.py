@@ -3,31 +3,96 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import contextlib
+import socket
+from typing import TYPE_CHECKING
 
 import structlog
 
 from asr import messages
 from asr.client.engine_health import ProcessRestarts
-from asr.client.engine_server import EngineServer, Watcher
-from asr.client.link_shell import EngineProcess, LinkShell
-from asr.client.tasks import Tasks
+from asr.client.engine_server import EngineServer
+from asr.client.link import EngineLink
 from asr.engines import weights
 from asr.engines.devices import has_gpu, shares
 from asr.engines.plugin import find
 from asr.engines.selection import missing, select, select_words
+from config import child_process, framing
 from config.settings import Settings
-from config.tasks import again_and_again
+from config.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from asr.client.engines import Engines
 
 log = structlog.get_logger("asr")
+
+
+class InferenceProcess(EngineServer):
+    """One inference process, a child of this process, over all its lives."""
+
+    kind = "inference process"
+
+    def __init__(self, name: str, engines: Engines, first: messages.Configure) -> None:
+        """`first`: the first message to the next one."""
+        super().__init__(name, engines, ProcessRestarts())
+        self._passes_links = engines.relays
+        self._links: socket.socket | None = None
+        """Over this one, links of workers are passed to it."""
+        self.configure(first)
+
+    def configure(self, first: messages.Configure) -> None:
+        """From its next life on."""
+        self.first, self.planned_device = first, ",".join(first.asr.devices)
+
+    def attach(self, attach: messages.Attach, link: socket.socket) -> None:
+        """Pass on the end of a link of a worker. Raises OSError."""
+        assert self._links is not None
+        socket.send_fds(self._links, [framing.encode(attach)[4:]], [link.fileno()])
+
+    def _new_link(self) -> EngineLink:
+        return EngineLink(self.first, hang_s=self.first.asr.hang_s, start_s=self.first.asr.start_timeout_s)
+
+    async def _live(self, link: EngineLink) -> str:
+        try:
+            return link.end(child_process.how(await self._serve(link)))
+        except OSError as error:  # no process, memory or file descriptor to be had just now
+            return f"the inference process cannot be started ({error.strerror or error})"
+
+    async def _serve(self, link: EngineLink) -> int:
+        """Until there are no more answers; its exit status. Raises OSError."""
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                theirs = []
+                if self._passes_links:
+                    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    self._links, end = map(stack.enter_context, pair)
+                    self._links.setblocking(False)
+                    theirs = [end.fileno()]
+                running = child_process.running("asr.inference.process", descriptors=theirs)
+                child = await stack.enter_async_context(running)
+                self.pid = child.process.pid
+                await self.exchange(
+                    link,
+                    child.reader,
+                    child.writer,
+                    end_s=child_process.END_S,
+                    end=lambda: child_process.kill(child.process),
+                )
+        finally:
+            self.pid = None
+        assert child.code is not None
+        return child.code
 
 
 class LocalPool:
     """The engines of `asr.client.engines.Engines`, which documents what is not documented here."""
 
-    def __init__(self, settings: Settings, watcher: Watcher) -> None:
+    missing = ""
+    """Why some servers are not known: they all are."""
+
+    def __init__(self, settings: Settings, engines: Engines) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
-        self._asr, self._watcher = settings.asr, watcher
+        self._asr, self._engines = settings.asr, engines
         selection = select(settings.asr)
         self.engine, self.reason = selection.engine, selection.reason
         """Its name, and why this engine serves, in a line."""
@@ -36,25 +101,12 @@ class LocalPool:
         self._timing = select_words(settings.asr, self.engine)
         self.words = self._timing.languages
         self._times_words = plugin.words
-        self._configured = configurations(self.engine, settings)
         self._built_from = builds_from(self.engine, settings)
-        count = len(self._configured)
-        places = [
-            EngineServer(
-                str(place % count),
-                "inference process",
-                lambda server: self._begin(server),
-                watcher,
-                ProcessRestarts(),
-            )
-            for place in range(max(2, count))
-        ]
+        first = configurations(self.engine, settings)
+        count = len(first)
+        places = [InferenceProcess(str(each % count), engines, first[each % count]) for each in range(max(2, count))]
         self.servers, self._spares = places[:count], places[count:]
         """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
-        self.missing = ""
-        """Why some servers are not known: they all are."""
-        self._show_devices()
-        self._tasks = Tasks()
         self._renewal: asyncio.Task[None] | None = None
 
     @property
@@ -77,7 +129,7 @@ class LocalPool:
         return str(error) if error is not None else None
 
     @property
-    def all(self) -> list[EngineServer]:
+    def all(self) -> list[InferenceProcess]:
         """Those that serve or are to, and others that may have a process."""
         return [*self.servers, *self._spares]
 
@@ -90,13 +142,10 @@ class LocalPool:
         elif self._timing.reason:
             log.warning("no times of words", reason=self._timing.reason)
         for server in self.all:
-            self._tasks.start(
-                again_and_again(partial(server.run, idle_reason), f"inference process {server.name}"),
-                f"asr-server-{server.name}",
-            )
+            server.start(idle_reason)
 
     async def stop(self) -> None:
-        await self._tasks.stop()
+        await end_tasks(self._renewal, *(server.running for server in self.all))
 
     def want(self) -> None:
         """Have the servers ready, and keep them, until `rest`."""
@@ -124,17 +173,11 @@ class LocalPool:
         the others have their calls. A single one goes on until the one that replaces it is ready."""
         self._asr = settings.asr
         before, self._built_from = self._built_from, builds_from(self.engine, settings)
-        self._configured = configurations(self.engine, settings)
-        self._show_devices()
-        if self._built_from != before:
-            self._renewal = self._tasks.start(self._renew(self._renewal), "asr-renewal")
-
-    def _show_devices(self) -> None:
+        first = configurations(self.engine, settings)
         for server in self.all:
-            server.planned_device = ",".join(self._configured[int(server.name)].asr.devices)
-
-    def _begin(self, server: EngineServer) -> LinkShell:
-        return EngineProcess(self._configured[int(server.name)], server, relays=self._watcher.relays)
+            server.configure(first[int(server.name)])
+        if self._built_from != before:
+            self._renewal = asyncio.create_task(self._renew(self._renewal), name="asr-renewal")
 
     async def _renew(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
@@ -163,7 +206,7 @@ class LocalPool:
             new.rest()
             return new
         self.servers, self._spares = [new], [old]
-        self._watcher.on_state(new.reason, new.last_end)
+        self._engines.on_state(new.reason, new.last_end)
         await old.drain(replaced=True)
         old.rest()
         return None

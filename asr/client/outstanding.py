@@ -53,6 +53,8 @@ class OutstandingWork:
         self._waiting: dict[str, PendingUtterance] = {}
         """Utterances that no process is ready for."""
         self._deliveries: list[Delivery] = []
+        self.on_deliveries: Callable[[], object] = lambda: None
+        """Called when there is a first answer to take."""
 
     def __len__(self) -> int:
         """How many utterances are open."""
@@ -288,7 +290,7 @@ class OutstandingWork:
             pending.request = None
         if over:
             self._end(pending, tell=False)  # the process closes it too, on the same message
-        self._deliveries.append((pending.on_hypothesis, hypothesis))
+        self._deliver(pending.on_hypothesis, hypothesis)
 
     def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, tell: bool = True) -> None:
         """`tell`: the process has not closed it by itself, on the same message."""
@@ -297,7 +299,12 @@ class OutstandingWork:
         self.counters.words += len(alignment.words)
         self.counters.failed_alignments += alignment.error is not None
         self._end(pending, tell=tell)
-        self._deliveries.append((pending.on_alignment, alignment))
+        self._deliver(pending.on_alignment, alignment)
+
+    def _deliver(self, callback: Callable[[Any], None], answer: Hypothesis | Alignment) -> None:
+        self._deliveries.append((callback, answer))
+        if len(self._deliveries) == 1:
+            self.on_deliveries()
 
     def lose(self, pending: PendingUtterance, reason: str) -> None:
         """The disk has no room for its audio, or cannot read it back."""

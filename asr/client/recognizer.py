@@ -48,6 +48,7 @@ class Recognizer(Engines):
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
         self._outstanding = OutstandingWork(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
+        self._outstanding.on_deliveries = lambda: asyncio.get_running_loop().call_soon(self._deliver)
         self._outcomes = FinalOutcomes()
         super().__init__(settings, on_state=on_state)
 
@@ -75,7 +76,6 @@ class Recognizer(Engines):
     def append(self, utterance_id: str, audio: bytes) -> None:
         """The next bytes in the utterance's format. They are kept until the utterance is over."""
         self._outstanding.append(utterance_id, audio)
-        self.deliver_soon()
 
     def partial(self, utterance_id: str, revision: int) -> None:
         """Request a partial in place of any earlier request. Under load it may not be answered."""
@@ -154,31 +154,20 @@ class Recognizer(Engines):
 
     def on_failed(self, reason: str) -> None:
         self._outstanding.fail_waiting(reason)
-        self.deliver()
 
     def _after_request(self) -> None:
         """A final or an alignment has been requested."""
         if self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self.on_failed, "the engine does not start")
-        self.deliver_soon()
 
     def _close(self, utterance_id: str) -> None:
         self._outstanding.close(utterance_id)
         self._rest()
 
-    # -- answers ----------------------------------------------------------------------------------------------------
-
-    def deliver_soon(self) -> None:
-        """Callbacks are never run inside a call of a caller."""
-        if self._outstanding.has_deliveries:
-            asyncio.get_running_loop().call_soon(self.deliver)
-
-    def deliver(self) -> None:
-        deliveries = self._outstanding.take_deliveries()
-        if not deliveries:
-            return
+    def _deliver(self) -> None:
+        """Take answers to their callers, and never inside a call of one of them."""
         now = asyncio.get_running_loop().time()
-        for callback, answer in deliveries:
+        for callback, answer in self._outstanding.take_deliveries():
             if isinstance(answer, Hypothesis) and answer.final and not answer.refused:
                 self._outcomes.record(answer.error, now)
             try:

@@ -7,50 +7,133 @@ import asyncio
 import contextlib
 import os
 import socket
-from dataclasses import replace
-from functools import partial
+import ssl
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
 from asr import messages
 from asr.client.engine_health import AWAY_S, Reconnects
-from asr.client.engine_server import EngineServer, Watcher
-from asr.client.link_shell import EngineConnection, LinkShell, ServerAddress
-from asr.client.tasks import Tasks
+from asr.client.engine_server import EngineServer
+from asr.client.link import EngineLink, RemoteLink
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
+from config import ConfigError
 from config.addresses import bracketed, parse_tcp
 from config.certificates import NO_ROLE, client_context, has_role
 from config.settings import Settings
-from config.tasks import again_and_again
+from config.tasks import end_tasks, lasting
+
+if TYPE_CHECKING:
+    from asr.client.engines import Engines
 
 RESOLVE_S = 10.0
 """How often names are resolved again while the servers are wanted."""
 RETRY_S = 1.0
 """The same, while a name has no address."""
+CLOSE_S = 1.0
+"""How long a connection may take to close when it is not needed any more."""
 
 log = structlog.get_logger("asr")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where an engine server listens."""
+
+    host: str
+    """An IP address, to which it has been resolved."""
+    port: int
+    name: str
+    """As it stands in the configuration, and in the server's certificate: a name, or an IP address."""
+    engine: int = 0
+    """Which of its inference processes; see `messages.Welcome.engines`."""
+
+    def __str__(self) -> str:
+        return f"{bracketed(self.host)}:{self.port}" + (f"/{self.engine}" if self.engine else "")
+
+
+class RemoteServer(EngineServer):
+    """A connection to an inference process of an engine server, over all its lives.
+
+    TLS with a certificate on both sides (RFC 8446), or a token on loopback.
+    """
+
+    kind = "engine server"
+
+    def __init__(self, address: ServerAddress, pool: ServerPool, engines: Engines) -> None:
+        super().__init__(str(address), engines, Reconnects(), shared=True)
+        self.address, self._pool = address, pool
+
+    def _new_link(self) -> RemoteLink:
+        settings = self._pool.settings
+        token = "" if settings.cluster.tls_cert else self._pool.token
+        return RemoteLink(settings.asr, worker=self._pool.name, engine=self.address.engine, token=token)
+
+    async def _live(self, link: EngineLink) -> str:
+        assert isinstance(link, RemoteLink)
+        timeout_s = self._pool.settings.asr.server_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await self._connect(timeout_s)
+        except TimeoutError:
+            return f"no connection within {timeout_s:g} s"
+        except ssl.SSLCertVerificationError as error:
+            return f"the server's certificate is not trusted: {error.verify_message}"
+        except ConfigError as error:  # a certificate that is just being renewed may be half written
+            return f"no connection ({error})"
+        except (OSError, ValueError) as error:
+            return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
+        link.ends = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        try:
+            await self.exchange(link, reader, writer, end_s=CLOSE_S, end=writer.transport.abort)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(CLOSE_S):
+                    await writer.wait_closed()
+            writer.transport.abort()
+        return link.end()
+
+    async def _connect(self, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        address, cluster = self.address, self._pool.settings.cluster
+        if not cluster.tls_cert:
+            return await asyncio.open_connection(address.host, address.port)
+        # A context of its own for each connection, so that a renewed certificate is used.
+        return await asyncio.open_connection(
+            address.host,
+            address.port,
+            ssl=client_context(cluster),
+            server_hostname=address.name,
+            ssl_handshake_timeout=timeout_s,
+        )
+
+    def _on_message(self, message: messages.FromEngine) -> None:
+        super()._on_message(message)
+        if isinstance(message, messages.Welcome):
+            self._pool.on_welcome(self.address, message)
 
 
 class ServerPool:
     """The engines of `asr.client.engines.Engines`, where they are elsewhere: see also `local_pool.LocalPool`."""
 
-    def __init__(self, settings: Settings, watcher: Watcher) -> None:
-        self._settings, self._watcher = settings, watcher
-        self._servers: dict[ServerAddress, EngineServer] = {}
-        self._running: dict[ServerAddress, asyncio.Task[None]] = {}
-        self._tasks = Tasks()
-        self._wanted = asyncio.Event()
-        self._changed = asyncio.Event()
-        """The settings name other servers."""
+    def __init__(self, settings: Settings, engines: Engines) -> None:
+        self.settings, self._engines = settings, engines
+        self._servers: dict[ServerAddress, RemoteServer] = {}
+        self._wanted, self._changed = asyncio.Event(), asyncio.Event()
+        """`_changed`: the settings name other servers."""
+        self._resolving: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        """Of servers that are let go of."""
         self._idle_reason = ""
         self.words: tuple[str, ...] = ()
         self.missing = "their names have not been resolved yet"
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
         """In the logs of servers."""
-        self._token = settings.cluster.token.reveal()
-        if self._token:
-            key_of(self._token)  # now, and not while calls go on
+        self.token = settings.cluster.token.reveal()
+        if self.token:
+            key_of(self.token)  # now, and not while calls go on
 
     @property
     def _welcomes(self) -> list[messages.Welcome]:
@@ -59,7 +142,7 @@ class ServerPool:
     @property
     def engine(self) -> str:
         """Of several different ones the first."""
-        named = self._settings.asr.engine
+        named = self.settings.asr.engine
         return named if named != "auto" else next((each.engine for each in self._welcomes), "")
 
     @property
@@ -68,13 +151,13 @@ class ServerPool:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Of all together."""
+        """Those that any of the servers knows."""
         return tuple(dict.fromkeys(code for each in self._welcomes for code in each.languages))
 
     @property
     def preloads(self) -> bool:
         """A connection costs nothing, and only who is connected knows whether calls can be taken."""
-        return self._settings.asr.preload is not False
+        return self.settings.asr.preload is not False
 
     @property
     def lacking(self) -> str | None:
@@ -82,40 +165,48 @@ class ServerPool:
 
     @property
     def reason(self) -> str:
-        return f"asr.servers: {', '.join(self._settings.asr.servers)}"
+        return f"asr.servers: {', '.join(self.settings.asr.servers)}"
 
     @property
-    def servers(self) -> list[EngineServer]:
+    def servers(self) -> list[RemoteServer]:
         return list(self._servers.values())
 
     @property
-    def all(self) -> list[EngineServer]:
+    def all(self) -> list[RemoteServer]:
         return self.servers
 
     def start(self, idle_reason: str) -> None:
         self._idle_reason = idle_reason
         log.info("engine servers", reason=self.reason)
-        if certificate := self._settings.cluster.tls_cert:
+        if certificate := self.settings.cluster.tls_cert:
             with contextlib.suppress(OSError, ValueError):  # which each connection has as its reason
                 if not has_role(certificate):
                     log.warning(NO_ROLE)
-        self._tasks.start(again_and_again(self._resolve_again_and_again, "asr-servers"), "asr-servers")
+        self._resolving = lasting(self._resolve_again_and_again, "asr-servers")
 
     async def stop(self) -> None:
-        await self._tasks.stop()
+        await end_tasks(self._resolving, *self._ending, *(server.running for server in self.servers))
 
     def want(self) -> None:
         self._wanted.set()
-        for server in self._servers.values():
+        for server in self.servers:
             server.want()
 
     def rest(self) -> None:
         self._wanted.clear()
-        for server in self._servers.values():
+        for server in self.servers:
             server.rest()
 
     def on_ready(self, ready: messages.EngineReady) -> None:
         self.words = tuple(dict.fromkeys((*self.words, *ready.words)))
+
+    def on_welcome(self, address: ServerAddress, welcome: messages.Welcome) -> None:
+        """Each of the server's inference processes has a connection of its own."""
+        first = replace(address, engine=0)
+        for engine in range(welcome.engines):
+            self._add(replace(first, engine=engine))
+        fewer = [each for each in self._servers if replace(each, engine=0) == first and each.engine >= welcome.engines]
+        self._forget(fewer)
 
     def check(self, settings: Settings) -> None:
         if settings.cluster.tls_cert:
@@ -124,13 +215,13 @@ class ServerPool:
     def use(self, settings: Settings) -> None:
         """Connect to servers that are new in `asr.servers`, and let go of those that are gone from it once they have
         answered what they have."""
-        before, self._settings = self._settings.asr.servers, settings
+        before, self.settings = self.settings.asr.servers, settings
         if settings.asr.servers == before:
             return
         self._changed.set()
         kept = set(map(parse_tcp, settings.asr.servers))
-        for address in [each for each in self._servers if (each.name, each.port) not in kept]:
-            self._tasks.start(self._leave(address), "asr-server-leave")
+        for server in [each for each in self.servers if (each.address.name, each.address.port) not in kept]:
+            self._end(asyncio.create_task(self._leave(server), name="asr-server-leave"))
 
     async def _resolve_again_and_again(self) -> None:
         since_s = asyncio.get_running_loop().time()
@@ -142,21 +233,20 @@ class ServerPool:
             if self._servers:
                 since_s = now_s
             elif now_s - since_s >= AWAY_S:
-                self._watcher.on_state(self.missing, self.missing)
+                self._engines.on_state(self.missing, self.missing)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S if self.missing else RESOLVE_S):
                     await self._changed.wait()
 
     async def _resolve(self) -> None:
         missing = ""
-        for name, port in map(parse_tcp, self._settings.asr.servers):
+        for name, port in map(parse_tcp, self.settings.asr.servers):
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
             except OSError as error:
                 missing = f"{name} cannot be resolved ({error.strerror or error})"
                 continue
-            tls = bool(self._settings.cluster.tls_cert)
-            addresses = {ServerAddress(str(each[4][0]), port, name, tls) for each in found}
+            addresses = {ServerAddress(str(each[4][0]), port, name) for each in found}
             for address in addresses:
                 self._add(address)
             known = [each for each in self._servers if (each.name, each.port) == (name, port)]
@@ -168,16 +258,8 @@ class ServerPool:
     def _add(self, address: ServerAddress) -> None:
         if address in self._servers:
             return
-        self._servers[address] = server = EngineServer(
-            f"{bracketed(address.host)}:{address.port}" + (f"/{address.engine}" if address.engine else ""),
-            "engine server",
-            lambda server: self._begin(address, server),
-            self._watcher,
-            Reconnects(),
-            shared=True,
-        )
-        run = again_and_again(partial(server.run, self._idle_reason), f"engine server {server.name}")
-        self._running[address] = self._tasks.start(run, f"asr-server-{server.name}")
+        self._servers[address] = server = RemoteServer(address, self, self._engines)
+        server.start(self._idle_reason)
         if self._wanted.is_set():
             server.want()
 
@@ -185,45 +267,22 @@ class ServerPool:
         """A name server may show some of a name's addresses only, so one that is gone is kept while it answers."""
         for address in gone:
             if self._servers[address].state is not EngineStatus.READY:
-                self._remove(address)
+                self._remove(self._servers[address])
 
-    async def _leave(self, address: ServerAddress) -> None:
-        await self._servers[address].drain()
-        if address in self._servers:
-            self._remove(address)
+    async def _leave(self, server: RemoteServer) -> None:
+        await server.drain()
+        if self._servers.get(server.address) is server:
+            self._remove(server)
 
-    def _remove(self, address: ServerAddress) -> None:
-        server = self._servers.pop(address)
-        self._running.pop(address).cancel()
-        self._watcher.remove_user(server.user)
+    def _remove(self, server: RemoteServer) -> None:
+        del self._servers[server.address]
+        if server.running is not None:
+            server.running.cancel()
+            self._end(server.running)
+        self._engines.remove_user(server.user)
         log.info("engine server forgotten", server=server.name)
-        self._watcher.on_state(server.reason, server.last_end)
+        self._engines.on_state(server.reason, server.last_end)
 
-    def _begin(self, address: ServerAddress, server: EngineServer) -> LinkShell:
-        return EngineConnection(
-            address,
-            server,
-            worker=self._name,
-            token=self._token,
-            context=lambda: client_context(self._settings.cluster),
-            accepts=lambda welcome: self._on_welcome(address, welcome),
-            timeout_s=self._settings.asr.server_timeout_s,
-        )
-
-    def _on_welcome(self, address: ServerAddress, welcome: messages.Welcome) -> str:
-        """-> why the server is of no use, or "". Each of its inference processes has a connection of its own."""
-        first = replace(address, engine=0)
-        for engine in range(welcome.engines):
-            self._add(replace(first, engine=engine))
-        fewer = [each for each in self._servers if replace(each, engine=0) == first and each.engine >= welcome.engines]
-        self._forget(fewer)
-        return self._why_not(welcome)
-
-    def _why_not(self, welcome: messages.Welcome) -> str:
-        """Why a server is of no use: its engine is not the one that the settings ask for."""
-        asr = self._settings.asr
-        if asr.engine not in ("auto", welcome.engine):
-            return f"its engine is {welcome.engine}, and asr.engine asks for {asr.engine}"
-        if asr.engine == "qwen" and asr.model != welcome.model:
-            return f"its model is {welcome.model}, and asr.model asks for {asr.model}"
-        return ""
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

@@ -17,12 +17,11 @@ from functools import partial
 import structlog
 
 from asr import greeting, messages
-from asr.client.tasks import Tasks
 from asr.network.relay import RECEIVE_BYTES, EngineRelay, ServedEngines, WorkerConnection
 from config import framing
 from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
-from config.tasks import again_and_again
+from config.tasks import end_tasks, lasting
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""
@@ -83,9 +82,10 @@ class EngineListener:
         self._connections: set[WorkerConnection] = set()
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._tasks = Tasks()
+        self._serving: set[asyncio.Task[None]] = set()
+        """All connections."""
         self._greeting: dict[asyncio.Task[None], str] = {}
-        """Connections that have not greeted yet, oldest first, and the address or network of each."""
+        """Those that have not greeted yet, oldest first, and the address or network of each."""
         self._check: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
@@ -99,9 +99,7 @@ class EngineListener:
         """Raises OSError when the port is not to be had."""
         self._socket = bound_tcp(*self._address)
         self.port = self._socket.getsockname()[1]
-        self._accepting = self._tasks.start(
-            again_and_again(partial(self._accept, self._socket), "asr-listener"), "asr-listener"
-        )
+        self._accepting = lasting(partial(self._accept, self._socket), "asr-listener")
         self._check_again()
 
     async def drain(self, within_s: float) -> None:
@@ -127,7 +125,7 @@ class EngineListener:
                 while self._connections:
                     self._gone.clear()
                     await self._gone.wait()
-        await self._tasks.stop()
+        await end_tasks(self._accepting, *self._serving)
 
     @property
     def workers(self) -> int:
@@ -151,7 +149,10 @@ class EngineListener:
                 self._refuse(peer, "there are too many connections")
                 continue
             self._make_room(network := peer_key(peer))
-            self._greeting[self._tasks.start(self._serve(accepted, peer), "asr-worker")] = network
+            serving = asyncio.create_task(self._serve(accepted, peer), name="asr-worker")
+            self._serving.add(serving)
+            serving.add_done_callback(self._serving.discard)
+            self._greeting[serving] = network
 
     def _make_room(self, network: str) -> None:
         """For one more greeting: the oldest one gives way, for a worker greets at once. Those of whoever has most do so
@@ -187,6 +188,8 @@ class EngineListener:
                     self._greeting.pop(task, None)
             if greeted is not None and writer is not None:
                 await self._relay(greeted, reader, writer, frames)
+        except Exception:
+            log.exception("a worker is cut off by a fault of ours", peer=peer)
         finally:
             if writer is None:
                 accepted.close()

@@ -18,6 +18,7 @@ import structlog
 from asr import messages
 from asr.client.engine_server import EngineServer, EngineUser
 from asr.client.engines import Engines
+from asr.client.local_pool import InferenceProcess
 from asr.counters import RecognizerCounters
 from asr.inference.links import blamed
 from asr.utterance import EngineStatus
@@ -167,7 +168,7 @@ class WorkerConnection:
 class EngineRelay:
     """The workers of one inference process, which is whom its `EngineServer` works for: see `EngineUser`."""
 
-    def __init__(self, server: EngineServer, engines: ServedEngines) -> None:
+    def __init__(self, server: InferenceProcess, engines: ServedEngines) -> None:
         self.wake: Callable[[], None] = lambda: None
         self.counters = engines.counters
         self.usage = messages.Usage()
@@ -311,6 +312,7 @@ class ServedEngines(Engines):
         super().__init__(settings, on_state=on_state)
 
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineRelay:
+        assert isinstance(server, InferenceProcess)
         self._relays.append(relay := EngineRelay(server, self))
         return relay
 

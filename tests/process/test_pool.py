@@ -100,7 +100,7 @@ async def test_processes_are_renewed_one_by_one_while_people_talk() -> None:
         assert len(c.recognizer.pids) == 2 and not set(before) & set(c.recognizer.pids)
         assert names and {c.finals(name)[0].text for name in names} == {WORDS}
         assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
-        assert [each.asr.threads for each in c.recognizer._pool._configured] == [2, 2]
+        assert [server.first.asr.threads for server in c.recognizer.servers] == [2, 2]
 
 
 def renewal(c: Client) -> bool:
@@ -220,4 +220,4 @@ async def test_what_no_engine_is_built_from_renews_nothing() -> None:
         asr = msgspec.structs.replace(PAIR.asr, language="en", partial_ms=800)
         c.recognizer.use(msgspec.structs.replace(PAIR, asr=asr, log=log))
         assert not renewal(c) and c.recognizer.pids == before
-        assert {each.log_level for each in c.recognizer._pool._configured} == {"debug"}, "of the next ones"
+        assert {server.first.log_level for server in c.recognizer.servers} == {"debug"}, "of the next ones"

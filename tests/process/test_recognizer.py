@@ -163,7 +163,7 @@ async def test_long_work_is_no_hang(limit: Limit) -> None:
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: "a" in c.recognizer.working)
-        link = c.recognizer.servers[0]._life.link
+        link = c.recognizer.servers[0].link
         before = link._signs
         await c.until(lambda: link._signs >= before + CHECKS + 2)
         assert not c.heard

@@ -3,50 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from asr import messages
 from asr.client.engine_health import ProcessRestarts
-from asr.client.engine_server import EngineServer, EngineUser
-from asr.client.link import ClientLink, Watchdog
-from asr.client.link_shell import EngineConnection, LinkShell, ServerAddress
-from asr.client.outstanding import EngineQueue, OutstandingWork
-from asr.client.spill import Spill
-from config.certificates import client_context
+from asr.client.engine_server import EngineServer
+from asr.client.link import EngineLink
+from asr.client.recognizer import Recognizer
+from asr.utterance import EngineStatus
 from config.sections.cluster import Cluster
+from config.settings import Asr, Settings
 from lab.patience import wait_for
 
 
-async def test_a_certificate_that_is_half_written_is_a_reason(tmp_path: Path) -> None:
+def until(reached: Callable[[EngineStatus, str], bool]) -> tuple[Callable[[EngineStatus, str], None], asyncio.Event]:
+    """-> a recognizer's `on_state`, and what it sets at the state that is waited for."""
+    over = asyncio.Event()
+    return lambda state, reason: over.set() if reached(state, reason) else None, over
+
+
+async def test_a_certificate_that_is_half_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewed at the wrong moment, it is read again with the next connection."""
+    monkeypatch.setattr("asr.client.engine_health.AWAY_S", 0.0)
     half = tmp_path / "half.pem"
     half.write_text("-----BEGIN CERT")
     cluster = Cluster(tls_cert=str(half), tls_key=str(half), tls_ca=str(half))
-    connection = EngineConnection(
-        ServerAddress("127.0.0.1", 9, "localhost", True), Nobody(), worker="w", token="",
-        context=lambda: client_context(cluster), accepts=lambda welcome: "", timeout_s=5.0,
-    )  # fmt: skip
-    assert "half.pem" in await connection.run()
+    on_state, over = until(lambda state, reason: state is EngineStatus.FAILED and "half.pem" in reason)
+    recognizer = Recognizer(Settings(asr=Asr(servers=("tcp://127.0.0.1:9",)), cluster=cluster), on_state=on_state)
+    await recognizer.start()
+    try:
+        await wait_for(over.wait(), 20)
+    finally:
+        await recognizer.stop()
 
 
-class Nobody:
-    needed = True
-
-    def next_message(self) -> None:
-        return None
-
-    def on_message(self, message: messages.FromEngine) -> None:
-        raise AssertionError("nobody is connected")
-
-
-class Failing(LinkShell):
-    """A life that ends by a fault, once."""
+class Failing(EngineServer):
+    """A server whose lives end by a fault."""
 
     lives = 0
 
-    async def run(self) -> str:
-        Failing.lives += 1
+    def _new_link(self) -> EngineLink:
+        return EngineLink(messages.Ping(), hang_s=1.0, start_s=1.0)
+
+    async def _live(self, link: EngineLink) -> str:
+        self.lives += 1
         raise RuntimeError("what nobody has thought of")
 
 
@@ -55,31 +58,13 @@ class AtOnce(ProcessRestarts):
 
 
 async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:
-    class Watching:
-        needed, relays = True, False
-
-        def add_user(self, server: EngineServer, *, shared: bool) -> EngineQueue:
-            return work.add_queue(server.name, shared=shared)
-
-        def remove_user(self, user: EngineUser) -> None: ...
-
-        def on_state(self, reason: str, last_end: str) -> None:
-            if Failing.lives == 3:
-                over.set()
-
-        def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None: ...
-        def deliver(self) -> None: ...
-        def deliver_soon(self) -> None: ...
-
-    over, spill = asyncio.Event(), Spill(tempfile.gettempdir(), max_bytes=0)
-    work = OutstandingWork(max_bytes=1000, spill=spill)
-
-    def begin(server: EngineServer) -> LinkShell:
-        return Failing(ClientLink(server, messages.Ping(), Watchdog(hang_s=1.0, start_s=1.0)), server)
-
-    server = EngineServer("s", "engine server", begin, Watching(), AtOnce())
+    on_state, over = until(lambda state, reason: state is EngineStatus.FAILED)
+    recognizer = Recognizer(Settings(asr=Asr(engine="moonshine")), on_state=on_state)
+    server = Failing("s", recognizer, AtOnce())
+    recognizer._pool.servers = [server]  # type: ignore[union-attr]
     server.want()
-    running = asyncio.create_task(server.run("idle"))
+    server.start("idle")
     await wait_for(over.wait(), 20)
-    assert "what nobody has thought of" in server.last_end and not running.done()
-    running.cancel()
+    assert server.lives >= 3 and "what nobody has thought of" in server.last_end
+    assert server.running is not None and not server.running.done()
+    server.running.cancel()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
-from asr.client.link import Watchdog, WatchdogVerdict
 from asr.client.recognizer import Hypothesis, Utterance
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, Collect, EngineExhausted
@@ -395,24 +394,6 @@ def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
     pair.work()
     whole = len(text_of(b"\x01" * 200))
     assert [h.stable_chars for h in pair.got["a"]] == [0, whole, whole]
-
-
-def test_the_watchdog_counts_checks() -> None:
-    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
-    assert watchdog.period_s == 5.0
-    starting = [watchdog.check(0, ready=False, needed=False) for _ in range(24)]
-    assert starting == [WatchdogVerdict.FINE] * 23 + [WatchdogVerdict.HUNG], "a load may take start_s"
-    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
-    verdicts = [watchdog.check(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
-    assert verdicts[:6] == [WatchdogVerdict.ASK] * 2 + [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.ASK], (
-        "an answer at the last moment"
-    )
-    assert verdicts[6:] == [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.HUNG]
-    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
-    watchdog.check(1, ready=True, needed=False)
-    resting = [watchdog.check(1, ready=True, needed=False) for _ in range(100)]
-    assert resting == [WatchdogVerdict.FINE] * 100, "nobody asks while nobody needs it"
-    assert [watchdog.check(1, ready=True, needed=True) for _ in range(5)][-1] is WatchdogVerdict.HUNG
 
 
 def test_failures_in_a_row_are_trouble_until_an_answer_or_a_while_without_one() -> None:
