@@ -11,7 +11,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -23,9 +23,6 @@ from asr.engines.interface import described
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.tasks import again_and_again, end_tasks
-
-if TYPE_CHECKING:
-    from asr.client.engines import Engines
 
 DRAIN_S = 10.0
 """How long a process that is to be replaced may take for the utterances that it has, while others take the new ones."""
@@ -76,6 +73,34 @@ class EngineUser(Protocol):
         """No engine is to be had, though it is still tried."""
 
 
+class EngineOwner(ABC):
+    """Whose the servers are, which says when they are wanted: `asr.client.engines.Engines`."""
+
+    relays = False
+    """Whether the servers work for workers that are relayed for."""
+
+    @property
+    @abstractmethod
+    def needed(self) -> bool:
+        """Whether calls, jobs or utterances are open."""
+
+    @abstractmethod
+    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
+        """For one more server. `shared`: other workers use it as well."""
+
+    @abstractmethod
+    def remove_user(self, user: EngineUser) -> None:
+        """Its server is gone for good."""
+
+    @abstractmethod
+    def on_ready(self, ready: messages.EngineReady) -> None:
+        """A server is ready."""
+
+    @abstractmethod
+    def on_state(self, reason: str, last_end: str) -> None:
+        """A server has entered another state for this reason. `last_end`: why its last life ended."""
+
+
 class EngineServer(ABC):
     """See the module.
 
@@ -88,7 +113,7 @@ class EngineServer(ABC):
     kind = ""
     """What it is, in a word or two."""
 
-    def __init__(self, name: str, engines: Engines, restarts: RestartPolicy, *, shared: bool = False) -> None:
+    def __init__(self, name: str, engines: EngineOwner, restarts: RestartPolicy, *, shared: bool = False) -> None:
         self.name = name
         self.state = EngineStatus.IDLE
         self.reason = ""

@@ -1,37 +1,33 @@
 """The engines behind a recognizer or an engine server: begun when they are wanted, replaced when they die, renewed.
 
 Loads no engine and knows no utterance. Everything here runs on one asyncio loop; nothing blocks, and only `start` and
-`stop` wait. `engine_server.EngineServer` is one engine over all its lives; `local_pool` has the
-inference processes of this machine, `server_pool` the connections to `asr.servers`.
+`stop` wait. `engine_server.EngineServer` is one engine over all its lives; `local_pool` has the inference processes of
+this machine, `server_pool` the connections to `asr.servers`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from asr import messages
-from asr.client.engine_server import EngineServer, EngineUser
+from asr.client.engine_server import EngineOwner, EngineServer
+from asr.client.local_pool import LocalPool
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.settings import Settings
 
 if TYPE_CHECKING:
-    from asr.client.local_pool import LocalPool
     from asr.client.server_pool import ServerPool
 
 
-class Engines(ABC):
+class Engines(EngineOwner):
     """The engines, and when they are wanted.
 
     Args:
         on_state: takes the engine's new state and a line with the reason.
     """
-
-    relays = False
-    """Whether the servers work for workers that are relayed for."""
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
@@ -47,8 +43,6 @@ class Engines(ABC):
             from asr.client.server_pool import ServerPool
 
             return ServerPool(settings, self)
-        from asr.client.local_pool import LocalPool
-
         return LocalPool(settings, self)
 
     async def start(self) -> None:
@@ -186,12 +180,10 @@ class Engines(ABC):
     # -- from the servers -------------------------------------------------------------------------------------------
 
     def on_ready(self, ready: messages.EngineReady) -> None:
-        """A server is ready."""
         self._pool.on_ready(ready)
 
     def on_state(self, reason: str, last_end: str) -> None:
-        """A server has entered another state for this reason. `last_end`: why its last life ended. One that is ready is
-        enough; all must have failed."""
+        """One that is ready is enough; all must have failed."""
         states = {each.state for each in self.servers}
         order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
         state = next((each for each in order if each in states), EngineStatus.FAILED)
@@ -200,14 +192,6 @@ class Engines(ABC):
             self._on_state(state, self._pool.reason if state is EngineStatus.READY else reason)
         if state is EngineStatus.FAILED:
             self.on_failed(last_end)
-
-    @abstractmethod
-    def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """For one more server. `shared`: other workers use it as well."""
-
-    @abstractmethod
-    def remove_user(self, user: EngineUser) -> None:
-        """Its server is gone for good."""
 
     def on_failed(self, reason: str) -> None:  # noqa: B027
         """No engine is to be had, though it is still tried."""

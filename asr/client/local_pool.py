@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING
 
 import structlog
 
 from asr import messages
 from asr.client.engine_health import ProcessRestarts
-from asr.client.engine_server import EngineServer
+from asr.client.engine_server import EngineOwner, EngineServer
 from asr.client.link import EngineLink
 from asr.engines import weights
 from asr.engines.devices import has_gpu, shares
@@ -21,9 +20,6 @@ from config import child_process, framing
 from config.settings import Settings
 from config.tasks import end_tasks
 
-if TYPE_CHECKING:
-    from asr.client.engines import Engines
-
 log = structlog.get_logger("asr")
 
 
@@ -32,7 +28,7 @@ class InferenceProcess(EngineServer):
 
     kind = "inference process"
 
-    def __init__(self, name: str, engines: Engines, first: messages.Configure) -> None:
+    def __init__(self, name: str, engines: EngineOwner, first: messages.Configure) -> None:
         """`first`: the first message to the next one."""
         super().__init__(name, engines, ProcessRestarts())
         self._passes_links = engines.relays
@@ -90,7 +86,7 @@ class LocalPool:
     missing = ""
     """Why some servers are not known: they all are."""
 
-    def __init__(self, settings: Settings, engines: Engines) -> None:
+    def __init__(self, settings: Settings, engines: EngineOwner) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._asr, self._engines = settings.asr, engines
         selection = select(settings.asr)

@@ -9,13 +9,12 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import structlog
 
 from asr import messages
 from asr.client.engine_health import AWAY_S, Reconnects
-from asr.client.engine_server import EngineServer
+from asr.client.engine_server import EngineOwner, EngineServer
 from asr.client.link import EngineLink, RemoteLink
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
@@ -24,9 +23,6 @@ from config.addresses import bracketed, parse_tcp
 from config.certificates import NO_ROLE, client_context, has_role
 from config.settings import Settings
 from config.tasks import end_tasks, lasting
-
-if TYPE_CHECKING:
-    from asr.client.engines import Engines
 
 RESOLVE_S = 10.0
 """How often names are resolved again while the servers are wanted."""
@@ -62,7 +58,7 @@ class RemoteServer(EngineServer):
 
     kind = "engine server"
 
-    def __init__(self, address: ServerAddress, pool: ServerPool, engines: Engines) -> None:
+    def __init__(self, address: ServerAddress, pool: ServerPool, engines: EngineOwner) -> None:
         super().__init__(str(address), engines, Reconnects(), shared=True)
         self.address, self._pool = address, pool
 
@@ -118,7 +114,7 @@ class RemoteServer(EngineServer):
 class ServerPool:
     """The engines of `asr.client.engines.Engines`, where they are elsewhere: see also `local_pool.LocalPool`."""
 
-    def __init__(self, settings: Settings, engines: Engines) -> None:
+    def __init__(self, settings: Settings, engines: EngineOwner) -> None:
         self.settings, self._engines = settings, engines
         self._servers: dict[ServerAddress, RemoteServer] = {}
         self._wanted, self._changed = asyncio.Event(), asyncio.Event()
