@@ -18,7 +18,6 @@ from audio.codecs.codec import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.rtp.silence_ticker import PTIME_S, SAMPLES, SilenceTicker
 from config.addresses import ANYWHERE, bracketed, family_of
-from sip.errors import PeerError, SipError
 from sip.media.own_addresses import facing
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
@@ -26,6 +25,7 @@ from sip.media.rtp_socket import RtpCounters, RtpSocket
 from sip.pjsip.accounts import Account, account_config
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.stack import Stack, TlsFiles
+from sip.protocol.errors import PeerError, SipError
 from sip.protocol.message import SipMessage
 from sip.protocol.offer_answer import NegotiatedStream, accept_answer
 from sip.protocol.own_description import make_offer

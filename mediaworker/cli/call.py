@@ -12,7 +12,7 @@ from config.log_text import printable
 from config.settings import Log
 from mediaworker.cli.terminal.output import OK, CommandError, print_error
 from mediaworker.ops import logs
-from sip.errors import NO_PJSUA2, SipError
+from sip.protocol.errors import NO_PJSUA2, SipError
 
 if TYPE_CHECKING:
     from sip.phone import PhoneCall, PhoneResult, SipPhone

@@ -11,7 +11,7 @@ from mediaworker.errors import MediaworkerError
 from mediaworker.ingress.twilio.sender import StreamWriter
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
-from sip.errors import NO_PJSUA2, SipError
+from sip.protocol.errors import NO_PJSUA2, SipError
 
 
 class LiveError(MediaworkerError):

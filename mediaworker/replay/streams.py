@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from audio import Codec, is_rtcp
 from mediaworker.replay.datagrams import Address, Datagram
 from mediaworker.replay.pcap import CaptureError
-from sip.errors import PeerError
+from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage
 from sip.protocol.sdp import SessionDescription
 

@@ -336,7 +336,7 @@ class Worker:
         try:
             from sip.pjsip.endpoint import SipEndpoint
         except ImportError as error:
-            from sip.errors import NO_PJSUA2
+            from sip.protocol.errors import NO_PJSUA2
 
             how = "set sip.enabled = false (MEDIAWORKER_SIP__ENABLED=false) for a worker without SIP"
             raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
@@ -351,7 +351,7 @@ class Worker:
         )
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
-        from sip.errors import SipError
+        from sip.protocol.errors import SipError
 
         try:
             await endpoint.start(self.hub.cursor.store_id)

@@ -21,9 +21,9 @@ import structlog
 
 from config import ConfigError
 from config.addresses import bound_udp
-from sip.errors import PortsExhausted
 from sip.media.latching import Address
 from sip.media.rtcp_socket import ReportSocket
+from sip.protocol.errors import PortsExhausted
 from sip.protocol.stun import PORT, Binding
 
 if TYPE_CHECKING:

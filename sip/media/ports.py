@@ -12,8 +12,8 @@ import socket
 from collections import deque
 
 from config.addresses import Family, bound_udp
-from sip.errors import PortsExhausted
 from sip.media.rtcp_socket import ReportSocket
+from sip.protocol.errors import PortsExhausted
 
 QUARANTINE_S = 10.0
 

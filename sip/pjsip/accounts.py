@@ -24,11 +24,11 @@ import structlog
 from config.access_list import AccessList
 from config.addresses import Family, bracketed
 from config.settings import SipAccount
-from sip.errors import PeerError
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation
 from sip.pjsip.server_location import SipServer
 from sip.protocol.called_account import LINE, CalledAccount
+from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")

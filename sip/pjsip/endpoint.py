@@ -14,14 +14,14 @@ from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed, split_address
 from config.tasks import end_tasks, lasting
-from sip.errors import PeerError, SipError
-from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, instance_of, line_of, named
 from sip.pjsip.call_control import CallControl, challenger
+from sip.pjsip.handler import SipHandler
 from sip.pjsip.listeners import Listeners
 from sip.pjsip.stack import Stack
+from sip.protocol.errors import PeerError, SipError
 from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")

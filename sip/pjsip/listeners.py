@@ -8,9 +8,9 @@ import structlog
 
 from config.addresses import LOCALHOST, Family
 from config.settings import Sip
-from sip.errors import SipError
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip.stack import Stack, TlsFiles
+from sip.protocol.errors import SipError
 
 log = structlog.get_logger("sip")
 

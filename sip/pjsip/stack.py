@@ -17,12 +17,12 @@ import pjsua2 as pj
 import structlog
 
 from config.addresses import ANYWHERE, Family, bracketed, family_of
-from sip.admission import Admission
-from sip.errors import SipError
 from sip.pjsip.callbacks import StackLog, guarded
 from sip.pjsip.native import RequestModule, check_interface, close_transport, library, peer_of
 from sip.pjsip.resolver import Resolver
 from sip.protocol import trace
+from sip.protocol.admission import Admission
+from sip.protocol.errors import SipError
 
 log = structlog.get_logger("sip")
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from audio.rtp.packet import TelephoneEvent
-from sip.errors import PeerError
+from sip.protocol.errors import PeerError
 from sip.protocol.uri import without_parameters
 
 _COMPACT = {

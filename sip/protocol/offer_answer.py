@@ -14,8 +14,8 @@ from typing import Literal
 
 from audio.codecs.codec import Codec
 from config.addresses import Family, canonical, family_of
-from sip.errors import NotAcceptable, SdpError
 from sip.protocol import srtp
+from sip.protocol.errors import NotAcceptable, SdpError
 from sip.protocol.sdp import (
     ConnectionLine,
     Direction,

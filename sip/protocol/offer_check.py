@@ -14,7 +14,7 @@ from functools import partial
 
 from audio.codecs.codec import Codec
 from config.addresses import Family
-from sip.errors import NotAcceptable, PeerError, UnsupportedBody
+from sip.protocol.errors import NotAcceptable, PeerError, UnsupportedBody
 from sip.protocol.message import BLANK_LINE, SipMessage, locate_part
 from sip.protocol.offer_answer import NegotiatedStream, SrtpUse, match_lines, refusal
 from sip.protocol.own_description import as_understood

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from sip.errors import NotAcceptable, SdpError
+from sip.protocol.errors import NotAcceptable, SdpError
 
 MAX_BYTES = 65536
 MAX_MEDIA = 64

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sip.errors import PeerError
+from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ import struct
 
 from aioice.stun import Class, Message, Method, parse_message
 
-from sip.media.latching import Address
-
 PORT = 3478
 REQUESTS_S = (0.0, 0.1, 0.3)
 """When a request goes out, from the first one on: a call waits for the answer, so not RFC 8489's half a second."""
@@ -21,7 +19,7 @@ class Binding:
         self._message = Message(Method.BINDING, Class.REQUEST)
         self._times = [now + wait_s for wait_s in (*REQUESTS_S, GIVE_UP_S)]
         self._sent = 0
-        self.mapped: Address | None = None
+        self.mapped: tuple[str, int] | None = None
         """Where the socket appears, once that is known."""
         self.refused = False
 

@@ -27,9 +27,9 @@ from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, offer, scenario
 from lab.sip.tls import ask, secured
 from lab.worker import peers
-from sip.errors import SipError
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.registrar import Registrar, in_order
+from sip.protocol.errors import SipError
 from sip.protocol.message import SipMessage
 
 __all__ = ["codes", "sipp"]

@@ -17,8 +17,8 @@ from audio.codecs.codec import Codec
 from lab.network.ports import free_port, port_range
 from lab.patience import wait_for
 from lab.sip.sipp_caller import Sipp, listens
-from sip.errors import SipError
 from sip.phone import SipPhone, encode
+from sip.protocol.errors import SipError
 
 WORKER = """
 import asyncio, json, sys, time

@@ -25,9 +25,9 @@ from lab.network.ports import ports
 from lab.sip.packets import accept
 from lab.sip.rtp_field import EVENT, PARTS, PTIME_S, SIZE, TICK_S, Sender, compare
 from mediaworker.replay.link import Faults, Link
-from sip.errors import PortsExhausted
 from sip.media.latching import SourceLatch
 from sip.media.ports import RtpPorts
+from sip.protocol.errors import PortsExhausted
 
 
 def test_a_reused_port_brings_nothing_of_the_call_before() -> None:

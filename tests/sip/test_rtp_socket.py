@@ -28,10 +28,10 @@ from lab.network.ports import port_range
 from lab.patience import timeout, until
 from lab.sip.packets import PEER, rtp
 from lab.sip.rtp_line import Line, line
-from sip.errors import PortsExhausted
 from sip.media.latching import SEQUENTIAL
 from sip.media.ports import RtpPorts
 from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
+from sip.protocol.errors import PortsExhausted
 from sip.protocol.srtp import SUITES, Crypto, SrtpContext
 
 __all__ = ["line"]

@@ -120,7 +120,7 @@ def sip(settings: Settings) -> Iterator[Finding]:
     """Whether the worker can speak SIP, and whether anybody may call."""
     if not settings.sip.enabled:
         return
-    from sip.errors import NO_PJSUA2
+    from sip.protocol.errors import NO_PJSUA2
 
     try:
         import pjsua2  # noqa: F401

@@ -24,8 +24,8 @@ COUNTERS = {
     "mediaworker.ingress.websocket.limits": ("StreamCounters",),
     "mediaworker.tracing.otlp": ("SpanCounters",),
     "mediaworker.service.reload": ("ReloadCounters",),
-    "sip.admission": ("AdmissionCounters",),
-    "sip.handler": ("SipCounters",),
+    "sip.protocol.admission": ("AdmissionCounters",),
+    "sip.pjsip.handler": ("SipCounters",),
     "sip.media.rtp_socket": ("RtpCounters",),
 }
 

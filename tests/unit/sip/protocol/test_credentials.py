@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.sip.headers import URI, answer
 from sip.protocol.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
-from sip.request_filter import DROP, PASS, Credentials, RequestFilter, RequestHead
+from sip.protocol.request_filter import DROP, PASS, Credentials, RequestFilter, RequestHead
 
 USERS = {"sbc": "secret", "ann": "tr:icky \u00e4"}
 

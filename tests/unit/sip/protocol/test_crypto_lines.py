@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from audio.codecs.codec import Codec
 from lab.sip.crypto_lines import INLINE, KEY, LONG, SHORT, line
-from sip.errors import NotAcceptable
+from sip.protocol.errors import NotAcceptable
 from sip.protocol.offer_answer import negotiate, same_media
 from sip.protocol.own_description import make_answer
 from sip.protocol.sdp import Origin, SessionDescription

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from audio.codecs.codec import Codec
-from sip.errors import PeerError
 from sip.protocol import offer_check
+from sip.protocol.errors import PeerError
 from sip.protocol.offer_answer import SrtpUse, audio_lines, negotiate
 from sip.protocol.sdp import SessionDescription
 from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, described

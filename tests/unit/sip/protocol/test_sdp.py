@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.codecs.codec import Codec
-from sip.errors import NotAcceptable, PeerError, SdpError
+from sip.protocol.errors import NotAcceptable, PeerError, SdpError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info, tag_of
 from sip.protocol.offer_answer import accept_answer, moved, negotiate
 from sip.protocol.own_description import make_answer, make_offer

@@ -21,11 +21,11 @@ from config.access_list import AccessList
 from config.addresses import peer_key
 from config.log_rate_limit import LogRateLimit
 from config.metrics.counters import counter, counter_by
-from sip.errors import PeerError
 from sip.protocol.digest import Challenger, Reason
+from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage
 from sip.protocol.offer_check import METHODS
-from sip.request_filter import (
+from sip.protocol.request_filter import (
     DROP,
     PASS,
     UNASKED,
