@@ -11,11 +11,19 @@ AudioError
 A plain `ValueError` from `Leg.read` and `Detector.open` is the caller's fault, an `AssertionError` ours.
 """
 
+from audio.base.ring import WINDOW
 from audio.codecs.codec import Codec
-from audio.detections import Detection, Digit, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from audio.detector import ALL, Detector, Shard
-from audio.leg import Leg
-from audio.ring import WINDOW
+from audio.endpointing.detections import (
+    Detection,
+    Digit,
+    EndReason,
+    SpeechOffset,
+    SpeechOnset,
+    SpeechPaused,
+    SpeechResumed,
+)
+from audio.legs.leg import Leg
 from audio.rtp.packet import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 from audio.vad.weights import WeightsError
 

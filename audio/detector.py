@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.block import Block, Rows
+from audio.base.leg_table import LegTable
+from audio.base.ring import ROWS
 from audio.codecs.codec import Codec
-from audio.detections import Detection, Digit, EndReason
-from audio.due import Transport
 from audio.endpointing.batch import BatchEndpointer
+from audio.endpointing.detections import Detection, Digit, EndReason
 from audio.endpointing.table import SILENT_WINDOWS, Limits, powers
-from audio.leg import Leg
-from audio.leg_audio import LegAudio
-from audio.leg_table import LegTable
-from audio.ring import ROWS
+from audio.fast_path import Datagrams, receive
+from audio.legs.block import Block, Rows
+from audio.legs.due import Transport
+from audio.legs.leg import Leg
+from audio.legs.leg_audio import LegAudio
 from audio.rtp.clock import RATE_HZ
-from audio.rtp.fast_path import Datagrams, receive
 from audio.vad.decimate import LAG
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from config import Endpointing

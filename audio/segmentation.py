@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset
+from audio.endpointing.detections import Detection, EndReason, SpeechOffset, SpeechOnset
 from audio.endpointing.table import SILENT_WINDOWS, WINDOW, Endpointer, powers
 from audio.vad.decimate import LAG, MEMORY, decimate
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, SileroVad

@@ -16,7 +16,7 @@ from aiortc.jitterbuffer import JitterBuffer
 from aiortc.rtp import RtpPacket
 
 from audio import Codec, Detector
-from audio.rtp.fast_path import Datagrams
+from audio.fast_path import Datagrams
 from config import Endpointing
 
 LEGS, ROUNDS = 100, 400

@@ -19,8 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.errors import AudioError
-from audio.rtp.clock import Packet
+from audio.base.errors import AudioError
 
 RATE_HZ = 16000
 SILENCE = b"\xf8\xff\xfe"
@@ -146,7 +145,7 @@ class OpusWindows:
         self._rest = np.empty(0, np.int16)
         self.damaged = 0
 
-    def insert(self, position: int, packet: Packet) -> None:
+    def insert(self, position: int, packet: OpusPacket) -> None:
         insort(self._waiting, (position, packet.data, len(packet)))
 
     def fill(self, start: int, stop: int, window: NDArray[np.int16]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.detections import Detection, EndReason
+from audio.endpointing.detections import Detection, EndReason
 from audio.endpointing.table import (
     FAINT,
     HOLD_WINDOWS,
@@ -29,7 +29,7 @@ from audio.endpointing.table import (
 )
 
 if TYPE_CHECKING:
-    from audio.leg import Leg
+    from audio.legs.leg import Leg
 
 _UNDEFINED = 255
 _IDLE = int(EndpointState.IDLE)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
+from audio.endpointing.detections import Detection, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 
 if TYPE_CHECKING:
-    from audio.leg import Leg
+    from audio.legs.leg import Leg
 
 WINDOW = 256
 """Positions per window."""

@@ -11,7 +11,7 @@ A position follows the timestamp as long as the stream makes sense; where it doe
   after `LATE_S`;
 - a sender whose clock is faster or slower is moved back in place when the leg is silent, never within speech.
 
-`audio.rtp.fast_path` takes plain packets, the next in sequence with the next timestamp, past this class and updates
+`audio.fast_path` takes plain packets, the next in sequence with the next timestamp, past this class and updates
 its row of the table itself.
 """
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from audio.leg_table import Cell, KnownCell, LegRow
+from audio.base.leg_table import Cell, KnownCell, LegRow
+from audio.codecs.opus import OpusPacket
 
 RATE_HZ = 8000
 MAX_DROPOUT = 3000
@@ -50,15 +51,7 @@ EVENT_S = 60.0
 _FAR = float("inf")
 
 
-class Packet(Protocol):
-    """A payload whose length in positions is not that in bytes."""
-
-    @property
-    def data(self) -> bytes: ...
-    def __len__(self) -> int: ...
-
-
-Payload = bytes | Packet
+Payload = bytes | OpusPacket
 """A payload has a length in positions."""
 
 

@@ -1,7 +1,7 @@
 """RTP packets (RFC 3550 section 5.1) and telephone events (RFC 4733 section 2.3): parse and print, without I/O.
 
-A live leg does not build an `RtpPacket` for every datagram: `audio.leg` unpacks the fixed header alone and comes here
-for everything unusual. This file is the definition both must agree with.
+A live leg does not build an `RtpPacket` for every datagram: `audio.legs.leg` unpacks the fixed header alone and comes
+here for everything unusual. This file is the definition both must agree with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from audio.errors import AudioError
+from audio.base.errors import AudioError
 
 HEADER = struct.Struct("!BBHII")
 """V P X CC | M PT | sequence | timestamp | SSRC."""

@@ -14,7 +14,7 @@ import numpy as np
 from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector, RtpPacket, TelephoneEvent
 from audio.codecs.opus import OpusEncoder, OpusError, OpusPacket, OpusWindows
-from audio.rtp.fast_path import MAX_BYTES, Datagrams
+from audio.fast_path import MAX_BYTES, Datagrams
 from config import Endpointing, Settings
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.parts import TranscriberParts

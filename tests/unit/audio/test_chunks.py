@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from audio.chunks import ADOPT, SNAP, ChunkClock
-from audio.timeline import LegTimeline
+from audio.legs.chunks import ADOPT, SNAP, ChunkClock
+from audio.legs.timeline import LegTimeline
 
 SIZE = 160
 

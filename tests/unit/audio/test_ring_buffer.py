@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, RingBuffer, load, store
-from audio.timeline import LegTimeline
+from audio.base.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, RingBuffer, load, store
+from audio.legs.timeline import LegTimeline
 
 
 def resident_bytes() -> int:

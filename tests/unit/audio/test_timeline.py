@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audio.timeline import MAX_GAPS, MAX_SILENCES, LegTimeline
+from audio.legs.timeline import MAX_GAPS, MAX_SILENCES, LegTimeline
 
 
 def fragmented(pieces: int, *, lost: bool) -> LegTimeline:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from audio.detections import Detection, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from audio.endpointing.batch import BatchEndpointer
+from audio.endpointing.detections import Detection, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from audio.endpointing.table import (
     SPLIT_WINDOWS,
     TABLE,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Codec, Detector, Digit, Leg
-from audio.timeline import MAX_GAPS, MAX_SILENCES
+from audio.legs.timeline import MAX_GAPS, MAX_SILENCES
 from config import Endpointing
 from lab.media.timeline_reference import Sent
 from lab.sip.packets import accept

@@ -8,7 +8,7 @@ there is room for those that it has overtaken.
 
 from __future__ import annotations
 
-from audio.timeline import LegTimeline
+from audio.legs.timeline import LegTimeline
 
 SNAP = 240
 """30 ms: the most by which a stated position is corrected; for short chunks half their length."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from audio.leg import Leg
+    from audio.legs.leg import Leg
 
 EndReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown"]
 

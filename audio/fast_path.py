@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.leg_table import LegTable
-from audio.ring import AHEAD, RING, ROWS
+from audio.base.leg_table import LegTable
+from audio.base.ring import AHEAD, RING, ROWS
 from audio.rtp.clock import DRIFT, DRIFT_MASK
 from audio.rtp.packet import HEADER
 
 if TYPE_CHECKING:
-    from audio.block import Block
-    from audio.leg import Leg
+    from audio.legs.block import Block
+    from audio.legs.leg import Leg
 
 STRIDE = 1600
 """Bytes for one datagram, more than an Ethernet frame brings; no power of two, so that rows share no cache sets."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audio.block import Block
+from audio.base.ring import AHEAD, HISTORY, load, store
 from audio.codecs import g711
 from audio.codecs.codec import Codec
 from audio.codecs.history import EpochHistory, join
 from audio.codecs.opus import OpusWindows
-from audio.ring import AHEAD, HISTORY, load, store
+from audio.legs.block import Block
 
 if TYPE_CHECKING:
     from audio.codecs.g722 import G722Decoder
@@ -82,7 +82,7 @@ class LegAudio:
             window[2 * (low - start) : 2 * (high - start)] = self._decoder.decode(load(self.ring, low, high))
 
     def read(self, start: int, end: int) -> bytes:
-        """The received bytes of [start, end), as `audio.leg.Leg.read` documents them."""
+        """The received bytes of [start, end), as `audio.legs.leg.Leg.read` documents them."""
         past = (each for each in self._history if start < each.end and each.start < end)
         pieces = [(each.codec, each.read(start, end)) for each in past]
         if end > self._epoch:

@@ -1,7 +1,7 @@
 """The state of every leg that each packet and each tick needs, side by side: one array a field, one row a leg.
 
-The plain packets of all legs are taken in a few array operations (`audio.rtp.fast_path`), and the due windows of all
-legs are found in a few more (`audio.block`). Whatever is rare works leg by leg on the very same cells.
+The plain packets of all legs are taken in a few array operations (`audio.fast_path`), and the due windows of all
+legs are found in a few more (`audio.legs.block`). Whatever is rare works leg by leg on the very same cells.
 """
 
 from __future__ import annotations

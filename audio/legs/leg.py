@@ -1,7 +1,7 @@
 """A leg: one speaker's channel of a call. It stores each packet or chunk at its position.
 
 `receive_rtp` and `receive_chunk` never raise on a peer's input; they count faults. Plain packets, next in sequence and
-in time, are taken for all legs together (`audio.rtp.fast_path`); `receive_rtp` takes any packet, one at a time. The
+in time, are taken for all legs together (`audio.fast_path`); `receive_rtp` takes any packet, one at a time. The
 detector consumes the windows.
 """
 
@@ -11,18 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from audio.block import Block
-from audio.chunks import REACH, ChunkClock
+from audio.base.leg_table import NEVER, Cell, LegRow, LegTable
+from audio.base.ring import AHEAD, HISTORY, WINDOW
 from audio.codecs.codec import Codec
 from audio.codecs.opus import OpusError, OpusPacket
-from audio.due import DueTime, Transport
-from audio.leg_audio import LegAudio
-from audio.leg_table import NEVER, Cell, LegRow, LegTable
-from audio.ring import AHEAD, HISTORY, WINDOW
+from audio.legs.block import Block
+from audio.legs.chunks import REACH, ChunkClock
+from audio.legs.due import DueTime, Transport
+from audio.legs.leg_audio import LegAudio
+from audio.legs.timeline import LegTimeline
 from audio.rtp import packet as rtp
 from audio.rtp.clock import RATE_HZ, PacketArrival, Payload, RtpClock, signed
 from audio.rtp.dtmf import DigitCollector
-from audio.timeline import LegTimeline
 
 TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 
@@ -216,7 +216,7 @@ class Leg:
         """Audio of a stream transport: G.711 codes, G.722 bytes, or int16 little-endian at 16 kHz for L16.
 
         `position`: the chunk's own start; None: the end of the chunk before. Chunks may arrive out of order and
-        positions may be a few milliseconds off (`audio.chunks`); a chunk for audio consumed as silence is late.
+        positions may be a few milliseconds off (`audio.legs.chunks`); a chunk for audio consumed as silence is late.
         """
         if self._closed_at is not None:
             return

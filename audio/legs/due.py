@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from audio.chunks import ChunkClock
-from audio.leg_table import NEVER, Cell, LegRow
-from audio.ring import WINDOW
+from audio.base.leg_table import NEVER, Cell, LegRow
+from audio.base.ring import WINDOW
+from audio.legs.chunks import ChunkClock
+from audio.legs.timeline import LegTimeline
 from audio.rtp.clock import RATE_HZ, RtpClock
-from audio.timeline import LegTimeline
 
 Transport = Literal["rtp", "stream"]
 
