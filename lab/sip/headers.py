@@ -7,7 +7,7 @@ import re
 from itertools import count
 
 from config.settings import Sip
-from sip.protocol.request_filter import RequestHead
+from sip.admission.request_filter import RequestHead
 
 NAMED = Sip().headers
 TELLING = {

@@ -14,9 +14,9 @@ import structlog
 from audio.codecs.codec import Codec
 from config.addresses import Family
 from sip.media.call_media import CallMedia, MediaHost, MediaStream
-from sip.pjsip.liveness import UNKNOWN_CALL
 from sip.protocol import siprec
 from sip.protocol.errors import NotAcceptable, PeerError, PortsExhausted
+from sip.protocol.liveness import UNKNOWN_CALL
 from sip.protocol.message import SipMessage, address_uri, tag_of
 from sip.protocol.negotiation import DescriptionEvent, DescriptionState, Negotiation, OwnDescription, Streams
 from sip.protocol.offer_answer import (

@@ -23,6 +23,9 @@ from config.access_list import AccessList
 from config.addresses import Family, peer_key, split_address
 from config.log_rate_limit import LogRateLimit
 from config.settings import Sip
+from sip.admission.admission import Admission
+from sip.admission.digest import Challenger
+from sip.admission.request_filter import RequestHead
 from sip.media.own_addresses import OwnAddresses
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
@@ -34,15 +37,12 @@ from sip.pjsip.dialog import Dialog
 from sip.pjsip.handler import SipCounters, SipHandler
 from sip.pjsip.in_dialog import DialogRequests
 from sip.pjsip.peer_checks import PeerChecks
-from sip.protocol.admission import Admission
 from sip.protocol.called_account import CalledAccount, called_account
-from sip.protocol.digest import Challenger
 from sip.protocol.errors import PeerError, SipError
 from sip.protocol.message import SipMessage, address_uri
 from sip.protocol.offer_answer import audio_lines
 from sip.protocol.offer_check import check as check_body
 from sip.protocol.offer_check import judge
-from sip.protocol.request_filter import RequestHead
 from sip.protocol.sdp import Direction, SessionDescription
 
 log = structlog.get_logger("sip")

@@ -9,11 +9,11 @@ from typing import Any
 import pjsua2 as pj
 import structlog
 
+from sip.admission.admission import RETRY_AFTER_S
 from sip.pjsip.call import SipCall
 from sip.pjsip.callbacks import guarded
-from sip.pjsip.liveness import UNKNOWN_CALL
-from sip.protocol.admission import RETRY_AFTER_S
 from sip.protocol.errors import SipError
+from sip.protocol.liveness import UNKNOWN_CALL
 from sip.protocol.message import SipMessage
 from sip.protocol.sdp import SessionDescription
 

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sip.admission.request_filter import DROP, PASS, RequestHead
 from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage, dtmf_info, tag_of
-from sip.protocol.request_filter import DROP, PASS, RequestHead
 
 if TYPE_CHECKING:
     from sip.pjsip.call import SipCall

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import _pjsua2
 
+from sip.admission.admission import Admission
+from sip.admission.request_filter import DROP, PASS, FilterVerdict, RequestHead
 from sip.pjsip.server_location import SipServer
-from sip.protocol.admission import Admission
 from sip.protocol.errors import SipError
-from sip.protocol.request_filter import DROP, PASS, FilterVerdict, RequestHead
 
 INTERFACE = 3
 """MEDIAWORKER_INTERFACE of the C file."""

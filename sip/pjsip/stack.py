@@ -17,11 +17,11 @@ import pjsua2 as pj
 import structlog
 
 from config.addresses import ANYWHERE, Family, bracketed, family_of
+from sip.admission.admission import Admission
 from sip.pjsip.callbacks import StackLog, guarded
 from sip.pjsip.native import RequestModule, check_interface, close_transport, library, peer_of
 from sip.pjsip.resolver import Resolver
 from sip.protocol import trace
-from sip.protocol.admission import Admission
 from sip.protocol.errors import SipError
 
 log = structlog.get_logger("sip")

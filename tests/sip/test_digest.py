@@ -16,7 +16,7 @@ from lab.sip.headers import answer
 from lab.sip.sip_peer import SipPeer, sdp
 from lab.sip.sipp_caller import Sipp
 from lab.worker import peers
-from sip.protocol.digest import GUESSES
+from sip.admission.digest import GUESSES
 
 KNOWN = [{"user": "sbc", "password": "secret"}]
 

@@ -16,13 +16,13 @@ from lab.network.ports import free_port
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.scenes import quick
 from lab.sip.sip_peer import SipPeer, sdp
+from sip.admission.admission import FAILURES_BURST, Admission
+from sip.admission.request_filter import RequestFilter
 from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.resolver import Resolver
-from sip.protocol.admission import FAILURES_BURST, Admission
 from sip.protocol.errors import SipError
-from sip.protocol.request_filter import RequestFilter
 
 
 class Broken(Exception):

@@ -15,9 +15,9 @@ from lab.patience import timeout
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.headers import STRANGER, request
 from lab.sip.sip_peer import sdp
+from sip.admission import request_filter
+from sip.admission.request_filter import DROP, UNTRUSTED_BURST, RequestFilter, RequestHead, TokenBuckets
 from sip.pjsip import resolver
-from sip.protocol import request_filter
-from sip.protocol.request_filter import DROP, UNTRUSTED_BURST, RequestFilter, RequestHead, TokenBuckets
 
 KNOWN = [{"user": "sbc", "password": "secret"}]
 

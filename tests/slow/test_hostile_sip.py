@@ -20,7 +20,7 @@ import pytest
 from lab.chaos.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
 from lab.patience import until
 from lab.worker.peers import worker
-from sip.protocol.request_filter import UNTRUSTED_BURST
+from sip.admission.request_filter import UNTRUSTED_BURST
 from tools.fuzz import profiles
 from tools.fuzz.mutate import MAX_BYTES, Mutator
 from tools.fuzz.text import MULTIPART

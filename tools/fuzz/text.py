@@ -32,10 +32,10 @@ from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_hea
 from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import DatagramCounters, datagrams
+from sip.admission.digest import Challenger, same_target
 from sip.pjsip import native
 from sip.protocol import offer_check, trace
 from sip.protocol import siprec as metadata
-from sip.protocol.digest import Challenger, same_target
 from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info
 from sip.protocol.offer_answer import NegotiatedStream, match_answer, match_lines, negotiate, same_media

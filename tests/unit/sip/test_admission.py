@@ -7,10 +7,10 @@ from structlog.testing import capture_logs
 
 from config.access_list import AccessList
 from lab.sip.headers import answer
-from sip.protocol.admission import RETRY_AFTER_S, Admission, FilterVerdict
-from sip.protocol.digest import Challenger
+from sip.admission.admission import RETRY_AFTER_S, Admission, FilterVerdict
+from sip.admission.digest import Challenger
+from sip.admission.request_filter import DROP, PASS, RequestHead
 from sip.protocol.errors import NotAcceptable, PeerError
-from sip.protocol.request_filter import DROP, PASS, RequestHead
 
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
 

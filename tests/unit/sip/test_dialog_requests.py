@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sip.admission.request_filter import DROP, PASS, RequestHead
 from sip.pjsip.in_dialog import DialogRequests
 from sip.protocol.errors import PeerError
-from sip.protocol.request_filter import DROP, PASS, RequestHead
 
 
 @dataclass(eq=False)

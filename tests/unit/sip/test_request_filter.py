@@ -9,8 +9,8 @@ import pytest
 
 from config.log_rate_limit import LogRateLimit
 from lab.sip.headers import FRIEND, STRANGER, request
-from sip.protocol import request_filter as request_filter_module
-from sip.protocol.request_filter import (
+from sip.admission import request_filter as request_filter_module
+from sip.admission.request_filter import (
     DROP,
     FIRST_MESSAGE_S,
     PASS,

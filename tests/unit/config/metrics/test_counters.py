@@ -24,7 +24,7 @@ COUNTERS = {
     "mediaworker.ingress.websocket.limits": ("StreamCounters",),
     "mediaworker.tracing.otlp": ("SpanCounters",),
     "mediaworker.service.reload": ("ReloadCounters",),
-    "sip.protocol.admission": ("AdmissionCounters",),
+    "sip.admission.admission": ("AdmissionCounters",),
     "sip.pjsip.handler": ("SipCounters",),
     "sip.media.rtp_socket": ("RtpCounters",),
 }

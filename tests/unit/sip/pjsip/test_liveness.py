@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sip.pjsip.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
+from sip.protocol.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
 
 
 def test_when_a_peer_is_asked_and_given_up() -> None:

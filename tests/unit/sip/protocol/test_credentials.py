@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.sip.headers import URI, answer
-from sip.protocol.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
-from sip.protocol.request_filter import DROP, PASS, Credentials, RequestFilter, RequestHead
+from sip.admission.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
+from sip.admission.request_filter import DROP, PASS, Credentials, RequestFilter, RequestHead
 
 USERS = {"sbc": "secret", "ann": "tr:icky \u00e4"}
 

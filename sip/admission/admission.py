@@ -21,11 +21,8 @@ from config.access_list import AccessList
 from config.addresses import peer_key
 from config.log_rate_limit import LogRateLimit
 from config.metrics.counters import counter, counter_by
-from sip.protocol.digest import Challenger, Reason
-from sip.protocol.errors import PeerError
-from sip.protocol.message import SipMessage
-from sip.protocol.offer_check import METHODS
-from sip.protocol.request_filter import (
+from sip.admission.digest import Challenger, Reason
+from sip.admission.request_filter import (
     DROP,
     PASS,
     UNASKED,
@@ -36,6 +33,9 @@ from sip.protocol.request_filter import (
     RequestHead,
     TokenBuckets,
 )
+from sip.protocol.errors import PeerError
+from sip.protocol.message import SipMessage
+from sip.protocol.offer_check import METHODS
 
 log = structlog.get_logger("sip")
 
@@ -80,7 +80,7 @@ class AdmissionCounters:
         ),
         name="sip_auth_failures",
     )
-    """Counts by `sip.protocol.digest.Reason`."""
+    """Counts by `sip.admission.digest.Reason`."""
     unreadable: int = counter("Counts SIP messages that were dropped without an answer because they could not be read.")
     errors: int = counter("Counts SIP requests that were refused because an error in the worker prevented their check.")
 

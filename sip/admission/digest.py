@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 from urllib.request import parse_http_list
 
-from sip.protocol.request_filter import TokenBuckets
+from sip.admission.request_filter import TokenBuckets
 
 NONCE_S = 300.0
 """A nonce is stale after this time: the caller takes another one, without asking anybody for the password."""
