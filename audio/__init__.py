@@ -11,7 +11,6 @@ AudioError
 A plain `ValueError` from `Leg.read` and `Detector.open` is the caller's fault, an `AssertionError` ours.
 """
 
-from audio.base.ring import WINDOW
 from audio.codecs.codec import Codec
 from audio.detector import ALL, Detector, Shard
 from audio.endpointing.detections import (
@@ -24,6 +23,7 @@ from audio.endpointing.detections import (
     SpeechResumed,
 )
 from audio.legs.leg import Leg
+from audio.ring import WINDOW
 from audio.rtp.packet import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 from audio.vad.weights import WeightsError
 

@@ -13,17 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.base.leg_table import LegTable
-from audio.base.ring import ROWS
 from audio.codecs.codec import Codec
 from audio.endpointing.batch import BatchEndpointer
 from audio.endpointing.detections import Detection, Digit, EndReason
 from audio.endpointing.table import SILENT_WINDOWS, Limits, powers
 from audio.fast_path import Datagrams, receive
+from audio.leg_table import LegTable
 from audio.legs.block import Block, Rows
 from audio.legs.due import Transport
 from audio.legs.leg import Leg
 from audio.legs.leg_audio import LegAudio
+from audio.ring import ROWS
 from audio.rtp.clock import RATE_HZ
 from audio.vad.decimate import LAG
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad

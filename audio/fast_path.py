@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.base.leg_table import LegTable
-from audio.base.ring import AHEAD, RING, ROWS
+from audio.leg_table import LegTable
+from audio.ring import AHEAD, RING, ROWS
 from audio.rtp.clock import DRIFT, DRIFT_MASK
 from audio.rtp.packet import HEADER
 

@@ -19,7 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.base.errors import AudioError
+from audio.errors import AudioError
 
 RATE_HZ = 16000
 SILENCE = b"\xf8\xff\xfe"

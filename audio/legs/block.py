@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.base.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, RingBuffer
 from audio.codecs import g711
 from audio.codecs.codec import Codec
+from audio.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, RingBuffer
 from audio.vad.decimate import MEMORY, decimate
 
 Rows = NDArray[np.intp]

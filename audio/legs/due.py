@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from audio.base.leg_table import NEVER, Cell, LegRow
-from audio.base.ring import WINDOW
+from audio.leg_table import NEVER, Cell, LegRow
 from audio.legs.chunks import ChunkClock
 from audio.legs.timeline import LegTimeline
+from audio.ring import WINDOW
 from audio.rtp.clock import RATE_HZ, RtpClock
 
 Transport = Literal["rtp", "stream"]

@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from audio.base.leg_table import NEVER, Cell, LegRow, LegTable
-from audio.base.ring import AHEAD, HISTORY, WINDOW
 from audio.codecs.codec import Codec
 from audio.codecs.opus import OpusError, OpusPacket
+from audio.leg_table import NEVER, Cell, LegRow, LegTable
 from audio.legs.block import Block
 from audio.legs.chunks import REACH, ChunkClock
 from audio.legs.due import DueTime, Transport
 from audio.legs.leg_audio import LegAudio
 from audio.legs.timeline import LegTimeline
+from audio.ring import AHEAD, HISTORY, WINDOW
 from audio.rtp import packet as rtp
 from audio.rtp.clock import RATE_HZ, PacketArrival, Payload, RtpClock, signed
 from audio.rtp.dtmf import DigitCollector

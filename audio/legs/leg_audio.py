@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audio.base.ring import AHEAD, HISTORY, load, store
 from audio.codecs import g711
 from audio.codecs.codec import Codec
 from audio.codecs.history import EpochHistory, join
 from audio.codecs.opus import OpusWindows
 from audio.legs.block import Block
+from audio.ring import AHEAD, HISTORY, load, store
 
 if TYPE_CHECKING:
     from audio.codecs.g722 import G722Decoder

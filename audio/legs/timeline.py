@@ -13,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from audio.base.leg_table import Cell, LegRow
-from audio.base.ring import RING
+from audio.leg_table import Cell, LegRow
+from audio.ring import RING
 
 Span = tuple[int, int]
 MAX_GAPS = 1024

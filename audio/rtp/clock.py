@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from audio.base.leg_table import Cell, KnownCell, LegRow
 from audio.codecs.opus import OpusPacket
+from audio.leg_table import Cell, KnownCell, LegRow
 
 RATE_HZ = 8000
 MAX_DROPOUT = 3000

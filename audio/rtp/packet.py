@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from audio.base.errors import AudioError
+from audio.errors import AudioError
 
 HEADER = struct.Struct("!BBHII")
 """V P X CC | M PT | sequence | timestamp | SSRC."""

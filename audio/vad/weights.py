@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.base.errors import AudioError
+from audio.errors import AudioError
 
 _MODEL_GRAPH = 7
 _GRAPH_NODE = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audio import Codec, Leg
-from audio.base.ring import HISTORY
 from audio.format_check import BLOCK_BYTES, FormatCheck
 from audio.legs.due import Transport
+from audio.ring import HISTORY
 from config.sections.section import Role
 from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.transcriber import LegTranscriber

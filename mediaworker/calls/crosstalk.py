@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio import Codec, Leg
-from audio.base.ring import HISTORY
 from audio.codecs import g711
 from audio.crosstalk import AFTER, BEFORE, Likeness, likenesses
+from audio.ring import HISTORY
 
 SECOND = 8000
 LEAST, ENOUGH, LONGEST = SECOND // 4, SECOND, 3 * SECOND

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio import ALL, Detector, Leg, Shard
-from audio.base.ring import ROWS
 from audio.fast_path import LEAD, MAX_BYTES, Datagrams
+from audio.ring import ROWS
 from config.addresses import socket_address
 from sip.media.latching import SILENCE_S, Address
 

@@ -13,9 +13,9 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from audio import Codec, Detection, Detector, Digit, Leg, RtpPacket, TelephoneEvent
-from audio.base.ring import AHEAD
 from audio.codecs import g711
 from audio.codecs.g722 import G722Decoder
+from audio.ring import AHEAD
 from config import Endpointing
 from lab.house import ROOT
 from lab.media.speech import SPEECH, speech

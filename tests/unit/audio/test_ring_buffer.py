@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.base.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, RingBuffer, load, store
 from audio.legs.timeline import LegTimeline
+from audio.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, RingBuffer, load, store
 
 
 def resident_bytes() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TREES = {"audio": "audio/__init__.py", "sip": "sip/errors.py", "mediaworker": "mediaworker/errors/__init__.py"}
+TREES = {"audio": "audio/__init__.py", "sip": "sip/protocol/errors.py", "mediaworker": "mediaworker/errors.py"}
 OURS = {"AssertionError"}
 """An error of ours is no input's fault, and nothing catches it."""
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Codec, Detector, Leg, RtpPacket
-from audio.base.ring import RING
 from audio.fast_path import Datagrams
+from audio.ring import RING
 from config import Endpointing
 
 CODECS = (Codec.PCMU, Codec.PCMA, Codec.G722)
