@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import resource
 import signal
 import socket
 import sys
@@ -120,6 +121,15 @@ async def end(process: Process) -> int:
 def how(code: int) -> str:
     """How it ended, from its exit status."""
     return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def resident_bytes(pid: int | str = "self") -> float:
+    """The resident memory of a process of this machine; 0 for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return float(int(file.read().split()[1]) * resource.getpagesize())
+    except FileNotFoundError:
+        return 0.0
 
 
 def end_with_parent() -> None:

@@ -21,6 +21,7 @@ from asr.network.relay import RECEIVE_BYTES, EngineRelay, ServedEngines, WorkerC
 from config import framing
 from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
+from config.metrics.registry import Metrics
 from config.tasks import end_tasks, lasting
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
@@ -94,6 +95,27 @@ class EngineListener:
         self._gone = asyncio.Event()
         """Set when a worker has left."""
         self._limit = LogRateLimit()
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("engine_server", self.counters)
+        metrics.gauge(
+            "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: self.workers
+        )
+        metrics.gauge(
+            "engine_server_legs",
+            "Shows how many legs of calls have their place at this engine server.",
+            lambda: self._engines.legs,
+        )
+        metrics.gauge(
+            "engine_server_files",
+            "Shows how many utterances of files this engine server has.",
+            lambda: self._engines.files,
+        )
+        metrics.gauge(
+            "engine_server_delay_seconds",
+            "Shows how long requests of calls have lately waited before the engine began with them.",
+            lambda: self._engines.delay_ms / 1000,
+        )
 
     async def start(self) -> None:
         """Raises OSError when the port is not to be had."""

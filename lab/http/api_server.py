@@ -20,7 +20,6 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import LegUpdated
 from mediaworker.http.resources.app import ApiContext, HttpServer, create_app
-from mediaworker.ops import store_metric_definitions
 
 EVENTS_KEY, ADMIN_KEY, BOTH_KEY, METRICS_KEY = "events-key-1", "admin.key~2", "both_key-3", "metrics-key-4"
 KEYS = {
@@ -87,8 +86,8 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
     reasons: list[str] = []
     async with running_hub(directory, settings) as hub:
         calls, metrics = LiveCalls(), Metrics()
-        store_metric_definitions.add_events(metrics, hub)
-        store_metric_definitions.add_event_store(metrics, hub, RetentionTask(hub, settings.retention))
+        hub.add_metrics(metrics)
+        RetentionTask(hub, settings.retention).add_metrics(metrics)
         status = [{"account": "pbx", "state": "registered", "code": 200}]
         directory = CallDirectory(hub, calls)
         context = ApiContext(settings, hub, calls, metrics, directory, lambda: reasons, sip_status=lambda: status)

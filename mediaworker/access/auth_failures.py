@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.addresses import peer_key
+from config.metrics.registry import Metrics
 from mediaworker.access.notices import Notices
 
 Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]
@@ -38,6 +39,18 @@ class AuthFailures:
         self._notices = Notices()
         self._sources: dict[tuple[str, str], tuple[float, float]] = {}
         """(source, reason) → its guesses that still count, and when they were counted."""
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
+        metrics.counter(
+            "auth_failures",
+            (
+                "Counts requests and streams on the HTTP and media ports that were refused for lack "
+                "of valid credentials, by reason."
+            ),
+            lambda: self.counts,
+            "reason",
+        )
 
     def record(self, reason: Reason, peer: str, path: str, now: float, *, logged: bool = False) -> float:
         """Returns for how many seconds to hold the answer back. `logged`: the caller writes its own log line."""

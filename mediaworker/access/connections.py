@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
+from collections.abc import Mapping
 
 from config.addresses import peer_key
+from config.metrics.registry import Metrics
 
 RESERVED_FILES = 256
 """Descriptors kept for the store, the inference process, logs and files, beside one per call."""
@@ -52,6 +54,26 @@ class ConnectionLimit:
         self._by_peer[key] -= 1
         if not self._by_peer[key]:
             del self._by_peer[key]
+
+
+def add_metrics(metrics: Metrics, limits: Mapping[str, ConnectionLimit]) -> None:
+    """`limits`: by port."""
+    """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
+    metrics.gauge(
+        "connections",
+        "Shows how many TCP connections of a port are open.",
+        lambda: {port: limit.open for port, limit in limits.items()},
+        "port",
+    )
+    metrics.counter(
+        "connections_refused",
+        (
+"Counts connections refused because they exceeded the limit of a port (total) or of "
+"an address (peer)."
+),
+        lambda: {(port, why): count for port, limit in limits.items() for why, count in limit.refused.items()},
+        "port", "reason",
+    )  # fmt: skip
 
 
 def refused_places() -> ConnectionLimit:

@@ -6,8 +6,10 @@ PJSIP has contexts of its own; of its certificate this only knows whether it wou
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 
 from config.certificates import load, load_authorities
+from config.metrics.registry import Metrics
 from config.settings import Cluster, Http, Media, Settings, Sip
 
 Listener = Http | Media | Sip | Cluster
@@ -49,6 +51,16 @@ class Certificate:
 def certificate(section: str, settings: Listener) -> Certificate | None:
     """None when the listener speaks plain HTTP."""
     return Certificate(section, settings) if settings.tls_cert else None
+
+
+def add_metrics(metrics: Metrics, certificates: Mapping[str, Certificate]) -> None:
+    """`certificates`: by the port that they belong to."""
+    metrics.gauge(
+        "tls_certificate_expiry_timestamp_seconds",
+        "Shows when the certificate of a listener expires.",
+        lambda: {port: certificate.expires_s for port, certificate in certificates.items()},
+        "port",
+    )
 
 
 def sip_certificate(settings: Sip) -> Certificate | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from audio import ALL, Detector, Shard
+from config.metrics.registry import Metrics
 from config.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
 from mediaworker.calls.overload import LoadGuard
@@ -57,6 +58,32 @@ class MediaLoop:
         """The longest time from when a tick was due until its last window was through the VAD."""
         self.stalls_s: deque[float] = deque(maxlen=4096)
         self.lags_s: deque[float] = deque(maxlen=4096)
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        detector = self._detector
+        metrics.gauge("legs_active", "Shows how many legs are active.", lambda: detector.legs)
+        metrics.counter(
+            "legs_media",
+            (
+                "Counts packets and chunks of all legs by kind: those that arrived, and those that "
+                "were late, lost or malformed."
+            ),
+            lambda: detector.counters,
+            "kind",
+        )
+        metrics.counter("vad_windows", "Counts windows of 32 ms that passed through the VAD.", lambda: detector.windows)
+        metrics.counter(
+            "vad_windows_skipped",
+            "Counts windows of digital silence, which skip the VAD.",
+            lambda: detector.skipped,
+        )
+        metrics.counter("media_ticks", "Counts media ticks of 32 ms.", lambda: self.ticks)
+        metrics.counter(
+            "media_errors", "Counts media ticks that were cut short by an error of the worker.", lambda: self.errors
+        )
+        metrics.gauge(
+            "media_lag_max_seconds", "Shows the longest media tick since the worker started.", lambda: self.lag_max_s
+        )
 
     def start(self) -> None:
         self._task = lasting(self._run, "media")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from config.metrics.registry import Metrics
+
 HORIZON = 64
 """Ticks over which the lag is averaged, exponentially: two seconds of them when they keep their time."""
 CALM = 0.5
@@ -37,6 +39,18 @@ class LoadGuard:
         self.mean_s = 0.0
         self.shed_partials = 0
         self._limits_s = {Load.SHEDDING: shed_s, Load.FULL: max(shed_s, refuse_s)}
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge(
+            "load",
+            "Shows the load: 0 is normal, 1 means that partials are shed, and 2 that calls are refused as well.",
+            lambda: float(self.load),
+        )
+        metrics.counter(
+            "load_shed_partials",
+            "Counts partials that were not requested because of overload.",
+            lambda: self.shed_partials,
+        )
 
     def lagged(self, lag_s: float, share: float = 1.0) -> None:
         """A tick, or that share of one, was through so long after it was due."""

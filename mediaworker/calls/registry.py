@@ -12,6 +12,7 @@ from uuid_utils import uuid7
 from asr.client.interfaces import WordAligner
 from audio import Detector, Leg
 from config import Settings
+from config.metrics.registry import Metrics
 from config.settings import Endpointing
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallParts
@@ -80,6 +81,23 @@ class CallRegistry:
         self._calls: dict[str, Call] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge("calls_active", "Shows how many calls have not ended.", lambda: len(self))
+        metrics.counter("calls_opened", "Counts calls since the worker started.", lambda: self.opened)
+        metrics.counter(
+            "calls_refused",
+            "Counts calls that were refused because the worker was full or draining.",
+            lambda: self.refused,
+        )
+        metrics.gauge("draining", "Is 1 while the worker drains before it ends.", lambda: self.draining)
+        metrics.counters("transcripts", self.stats)
+        metrics.counter(
+            "redactions",
+            "Counts redacted parts of texts and masked digits by kind.",
+            lambda: self.masked,
+            "kind",
+        )
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config import Settings
+from config.metrics.registry import Metrics
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
@@ -66,6 +67,38 @@ class ClusterMember:
         self.outbox.on_written = own_events.on_written
         self.retention = ClusterRetention(self.events, settings, self.connection)
         self._stream_id = ""
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        connection = self.connection
+        metrics.gauge("cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not connection.trouble)
+        metrics.gauge(
+            "cluster_outbox_lag_seconds",
+            "Shows how long the oldest event has waited that the stream of all workers has not taken.",
+            lambda: self.outbox.lag_s,
+        )
+        metrics.gauge("cluster_calls", "Shows how many calls are live at all workers.", lambda: len(self.feed().calls))
+        metrics.counter("cluster_reconnects", "Counts connections to NATS made again.", lambda: connection.reconnects)
+        metrics.counter(
+            "cluster_strays", "Counts events of calls whose beginning is not known here.", lambda: self.events.strays
+        )
+        metrics.counter(
+            "cluster_closed_calls",
+            "Counts calls that this worker has ended because theirs was gone.",
+            lambda: self.leases.closed_calls,
+        )
+        metrics.counter(
+            "cluster_jobs_taken_over",
+            "Counts jobs that this worker has taken from one that was gone, for any worker to go on with.",
+            lambda: self.jobs.taken_over,
+        )
+        metrics.counter(
+            "cluster_unreadable_jobs",
+            "Counts records of jobs in NATS that were left out because they cannot be read or are not what their key "
+            "says.",
+            lambda: self.jobs.unreadable,
+        )
+        metrics.counters("cluster_outbox", self.outbox.counters)
+        metrics.counters("cluster_mirror", self.mirror.counters)
 
     def feed(self) -> StoredEvents:
         """What subscribers follow: this worker's own events until the cluster has been reached."""

@@ -18,6 +18,7 @@ from itertools import islice
 import structlog
 
 from config.metrics.counters import Histogram
+from config.metrics.registry import Metrics
 from mediaworker.events.frame import unstored
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore, StoreError
@@ -87,6 +88,34 @@ class EventLog:
         """Go on where the store stands. New rows begin at `first_row`."""
         self.row = self.visible_row = self.committed = self._tail_row = head.row
         self.floor, self.first_row = head.floor, first_row
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counter(
+            "event_partials_shed",
+            "Counts partials that were dropped because commits did not keep up.",
+            lambda: self.shed,
+        )
+        metrics.histogram(
+            "event_commit_seconds",
+            "Measures how long a commit of events takes, including its wait for the writer's thread.",
+            self.commit_s,
+        )
+        metrics.gauge("event_store_backlog", "Shows how many durable events are not on disk yet.", lambda: self.backlog)
+        metrics.gauge("event_store_ok", "Is 1 while events are being stored.", lambda: self.trouble is None)
+        metrics.counter(
+            "event_store_failures", "Counts commits to the event store that failed.", lambda: self.write_failures
+        )
+        metrics.counter(
+            "event_store_lost",
+            "Counts events that were given up because the disk did not accept them.",
+            lambda: self.lost,
+        )
+        metrics.counter(
+            "event_store_unstored",
+            "Counts durable events that were sent with `stored` false because the disk did not accept them at that "
+            "time.",
+            lambda: self.unstored,
+        )
 
     @property
     def next_row(self) -> int:

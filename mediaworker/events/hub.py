@@ -19,6 +19,7 @@ import structlog
 
 from config import Settings
 from config.metrics.counters import Histogram
+from config.metrics.registry import Metrics
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import encode, printable, timestamp
 from mediaworker.events.schema import (
@@ -57,6 +58,32 @@ class EventHub(StoredEvents):
         """Open calls after the last event published."""
         self.on_shown: list[Callable[[Entry], None]] = []
         """Called with each event that subscribers are shown."""
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counter("events_published", "Counts published events by type.", lambda: self.published, "type")
+        metrics.counter(
+            "events_stray",
+            "Counts events that were dropped because their call had not begun or had already ended.",
+            lambda: self.strays,
+        )
+        metrics.gauge(
+            "event_subscribers", "Shows how many connections to /v1/events are open.", lambda: self.subscribers
+        )
+        metrics.counter(
+            "event_subscribers_overrun",
+            "Counts subscribers that were closed because they were too slow.",
+            lambda: self.overruns,
+        )
+        metrics.counter(
+            "event_partials_dropped", "Counts partials that were dropped for slow subscribers.", lambda: self.dropped
+        )
+        metrics.histogram(
+            "event_delay_seconds",
+            "Measures the time from an event's publication until it is sent to subscribers.",
+            self.delay_s,
+        )
+        self.event_log.add_metrics(metrics)
+        self.store.add_metrics(metrics)
 
     # -- life -------------------------------------------------------------------------------------------------------
 

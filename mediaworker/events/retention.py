@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
+from config.metrics.registry import Metrics
 from config.settings import Retention as RetentionSettings
 from config.tasks import end_tasks, lasting
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
@@ -59,6 +61,22 @@ class RetentionTask:
     def use(self, settings: Settings) -> None:
         """At a reload."""
         self.settings = settings.retention
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        file = self._hub.file
+        metrics.gauge(
+            "event_store_bytes",
+            "Shows the size of the event store on disk, including its log.",
+            lambda: file_bytes(file),
+        )
+        metrics.gauge("event_store_rows", "Shows how many events are in the store.", lambda: self.rows)
+        metrics.gauge(
+            "event_store_free_bytes",
+            "Shows the free space on the disk of the event store.",
+            lambda: _free_bytes(file.parent),
+        )
+        metrics.counter("retention_calls", "Counts calls that retention has erased.", lambda: self.erased_calls)
+        metrics.counter("retention_events", "Counts events that retention has erased.", lambda: self.erased_events)
 
     def start(self) -> None:
         self._task = lasting(self._run, "retention")
@@ -146,3 +164,10 @@ def file_bytes(path: Path) -> int:
         except FileNotFoundError:
             pass
     return found
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

@@ -34,6 +34,7 @@ class EventStore(RenewableStore[Database]):
     """Calls and durable events in `<directory>/events.sqlite3`, owned by one worker at a time."""
 
     KIND = "event store"
+    RECORDS = "events and call records"
     THREAD = "events-writer"
     LOST = "calls and events from before are not in the new store"
     BEGUN = "a new store was begun, and cursors from before have expired"

@@ -22,6 +22,7 @@ from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
 from config.metrics.counters import Histogram
+from config.metrics.registry import Metrics
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
@@ -80,6 +81,26 @@ class FileService:
     def use(self, settings: Settings) -> None:
         """For files that come from now on."""
         self.settings = settings
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("file", self.stats)
+        metrics.gauge(
+            "files_open", "Shows how many files are in progress, of requests and of jobs.", lambda: self.open_files
+        )
+        metrics.gauge("file_requests", "Shows how many requests with a file are being answered.", lambda: self.requests)
+        metrics.gauge(
+            "file_requests_queued",
+            "Shows how many requests with a file are waiting for their turn (files.queue_s).",
+            lambda: self.waiting,
+        )
+        metrics.counter(
+            "file_requests_rejected", "Counts requests with a file that were answered with 429.", lambda: self.rejected
+        )
+        metrics.histogram(
+            "file_first_text_seconds",
+            "Measures the time from the end of an upload to the first text of its file.",
+            self.first_text,
+        )
 
     @property
     def requests(self) -> int:

@@ -15,6 +15,7 @@ from websockets.protocol import State
 
 from audio import ALL, Shard
 from config.listen import LOOPBACK
+from config.metrics.registry import Metrics
 from config.settings import Media
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.access.refusals import PROBLEM, RETRY_AFTER_S, refusal_body
@@ -60,6 +61,20 @@ class MediaListener(MediaPort[MediaConnection]):
         self.certificate = certificate("media", settings)
         self._settings, self._endpoints, self._heartbeat_s = settings, endpoints, heartbeat_s
         self._room = bytearray(READ_BYTES)
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge("media_connections", "Shows how many media WebSockets are open.", lambda: self.connections)
+        metrics.counter(
+            "media_upgrades_rejected",
+            "Counts rejected upgrades on the media port by status.",
+            lambda: self.rejected,
+            "status",
+        )
+        metrics.counter(
+            "media_unfinished",
+            "Counts connections to the media port that closed before a whole request had arrived.",
+            lambda: self.unfinished,
+        )
 
     def make_connection(self) -> MediaConnection:
         return MediaConnection(

@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
+from config.metrics.registry import Metrics
 from config.tasks import end_tasks, lasting
 from mediaworker.errors import MediaworkerError
 from mediaworker.files.segments import FileSegment
@@ -81,6 +82,21 @@ class JobService:
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        self.store.add_metrics(metrics)
+        webhooks = self.webhooks
+        metrics.gauge("jobs_queued", "Shows how many jobs are waiting.", lambda: self.queued)
+        metrics.gauge("jobs_running", "Shows how many jobs are running.", lambda: self.running)
+        metrics.counter("jobs_erased", "Counts jobs that somebody had erased, with their results.", lambda: self.erased)
+        metrics.counter("jobs_expired", "Counts jobs that were erased for their age.", lambda: self.expired)
+        metrics.counter("webhook_tries", "Counts requests made to webhooks for finished jobs.", lambda: webhooks.tries)
+        metrics.counter(
+            "webhooks_delivered", "Counts finished jobs whose webhook was delivered.", lambda: webhooks.delivered
+        )
+        metrics.counter(
+            "webhooks_failed", "Counts finished jobs whose webhook was given up.", lambda: webhooks.given_up
+        )
 
     def use(self, settings: Settings) -> None:
         """At a reload that `notifier.check` has passed."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from config.metrics.registry import Metrics
 from mediaworker.errors import MediaworkerError
 from mediaworker.events.frame import timestamp
 from mediaworker.files.segments import FileSegment
@@ -39,6 +40,7 @@ class JobStore(RenewableStore[JobDatabase]):
     """See the module. `clock`: Unix time."""
 
     KIND = "job store"
+    RECORDS = "jobs and segments"
     THREAD = "jobs"
     LOST = "results from before are not in the new one"
     BEGUN = "a new one was begun, with the jobs that have not ended"
@@ -69,6 +71,11 @@ class JobStore(RenewableStore[JobDatabase]):
             self.trouble = f"{FILE}: {say(error)}"
             raise StoreError(self.trouble) from error
         self.trouble = None
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        super().add_metrics(metrics)
+        metrics.counter("jobs_ended", "Counts finished jobs by how they ended.", lambda: self.ended, "status")
+        metrics.gauge("job_store_ok", "Is 1 while jobs can be stored.", lambda: self.trouble is None)
 
     def _make(self, path: Path) -> JobDatabase:
         return JobDatabase(path, on_damage=self._on_damage)

@@ -13,6 +13,7 @@ import structlog
 from starlette.requests import HTTPConnection
 
 from asr import messages
+from asr import metrics as recognition
 from asr.network.listener import EngineListener
 from asr.network.relay import ServedEngines
 from asr.utterance import EngineStatus
@@ -23,12 +24,13 @@ from config.listen import LOOPBACK
 from config.metrics.registry import Metrics
 from config.sections.section import Scope
 from config.tasks import troubles
+from mediaworker.access import tls
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.keys import Access
 from mediaworker.access.tls import Certificate
 from mediaworker.http.context import authorize, is_known
 from mediaworker.http.resources.app import HttpServer, create_operator_app
-from mediaworker.ops import metric_definitions as definitions
+from mediaworker.ops import process
 from mediaworker.service.readiness import engine_status
 from mediaworker.service.reload import Part, ReloadCounters
 from mediaworker.service.serve import bind, open_traces
@@ -65,18 +67,21 @@ class EngineService:
         )
         self.failures = AuthFailures()
         self.http = HttpServer(create_operator_app(self), settings)
-        self._define_metrics()
+        self._add_metrics(self.metrics)
 
-    def _define_metrics(self) -> None:
-        metrics = self.metrics
-        definitions.add_process(metrics, self.started_s, lambda: not self._reasons())
+    def _add_metrics(self, metrics: Metrics) -> None:
+        process.add_metrics(
+            metrics,
+            started_s=self.started_s,
+            ready=lambda: not self._reasons(),
+            engine=lambda: self.engines.engine,
+        )
         certificates = {"http": self.http.certificate, "cluster": self.certificate}
-        present = {name: each for name, each in certificates.items() if each is not None}
-        definitions.add_configuration(metrics, self.reloads, present)
-        definitions.add_recognizer(metrics, self.engines)
-        definitions.add_engine_listener(metrics, self.listener, self.engines)
-        if self.traces is not None:
-            metrics.counters("traces", self.traces.counters)
+        tls.add_metrics(metrics, {name: each for name, each in certificates.items() if each is not None})
+        recognition.add_metrics(metrics, self.engines)
+        for part in (self.reloads, self.listener, self.traces):
+            if part is not None:
+                part.add_metrics(metrics)
 
     @property
     def hosts(self) -> Mapping[str, str]:

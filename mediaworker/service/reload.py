@@ -14,6 +14,7 @@ import structlog
 from asr.engines import selection as engines
 from config import ConfigError, Settings
 from config.listen import http_host, media_host, needs_credentials
+from config.metrics.registry import Metrics
 from config.reload import Reload, merge
 from mediaworker.access.tls import Certificate, sip_certificate
 from mediaworker.ingress.twilio import webhook
@@ -35,6 +36,22 @@ class ReloadCounters:
     last_ok: bool = True
     last_s: float = 0.0
     """Unix time at which the configuration in force was read."""
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counter(
+            "config_reloads",
+            "Counts reloads of the configuration by result.",
+            lambda: {"done": self.done, "refused": self.refused},
+            "result",
+        )
+        metrics.gauge(
+            "config_last_reload_successful",
+            "Is 0 after a reload of the configuration was refused.",
+            lambda: self.last_ok,
+        )
+        metrics.gauge(
+            "config_loaded_timestamp_seconds", "Shows when the configuration in force was read.", lambda: self.last_s
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
+from asr import metrics as recognition
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from audio import Detector, Shard
@@ -19,8 +20,8 @@ from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
 from config.metrics.registry import Metrics
+from mediaworker.access import connections, tls
 from mediaworker.access.auth_failures import AuthFailures
-from mediaworker.access.connections import affordable, raise_open_files
 from mediaworker.access.page_sessions import PageSessions
 from mediaworker.access.tls import Certificate, sip_certificate
 from mediaworker.calls.directory import CallDirectory
@@ -48,8 +49,7 @@ from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.ingress.websocket.limits import StreamEngine
 from mediaworker.jobs import notifier
 from mediaworker.jobs.service import JobService
-from mediaworker.ops import metric_definitions as definitions
-from mediaworker.ops import store_metric_definitions as stores
+from mediaworker.ops import process
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.service.readiness import Readiness
@@ -118,7 +118,7 @@ class Worker:
         )
         endpoints = self._make_ingresses(settings)
         self._make_http(settings, endpoints)
-        self._define_metrics(self.metrics)
+        self._add_metrics(self.metrics)
 
     def _make_ingresses(self, settings: Settings) -> dict[str, MediaEndpoint]:
         """All but SIP. Returns those that take WebSockets, by their paths, for the HTTP port has them as well."""
@@ -162,33 +162,28 @@ class Worker:
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
 
-    def _define_metrics(self, metrics: Metrics) -> None:
+    def _add_metrics(self, metrics: Metrics) -> None:
         limits = {"http": self.http.guard.limit, "media": self.listener.limit}
         if self.settings.audiosocket.enabled:
             limits["audiosocket"] = self.audiosocket.limit
-        definitions.add_process(
-            metrics, self.started_s, lambda: not self.readiness.reasons() and self.hub.trouble is None
+        process.add_metrics(
+            metrics,
+            started_s=self.started_s,
+            ready=lambda: not self.readiness.reasons() and self.hub.trouble is None,
+            engine=lambda: self.recognizer.engine,
         )
-        definitions.add_configuration(metrics, self.reloads, self._certificates())
-        definitions.add_ports(metrics, limits, self.http.guard, self.listener, self.auth_failures.counts)
-        definitions.add_calls(metrics, self.calls, self.guard, self.alerts)
-        definitions.add_media(metrics, self.media, self.detector)
-        definitions.add_latency(metrics, self.latency, self.hub)
-        definitions.add_recognizer(metrics, self.recognizer)
-        stores.add_events(metrics, self.hub)
-        stores.add_event_store(metrics, self.hub, self.retention)
-        stores.add_event_webhooks(metrics, self.webhooks.feeds)
-        if self.cluster is not None:
-            stores.add_cluster(metrics, self.cluster)
-        if self.traces is not None:
-            metrics.counters("traces", self.traces.counters)
-        definitions.add_twilio(metrics, self.twilio)
-        definitions.add_streams(metrics, self.streams)
-        definitions.add_asterisk(metrics, self.asterisk, self.audiosocket)
-        if self.sip is not None:
-            definitions.add_sip(metrics, self.sip)
-        stores.add_files(metrics, self.files)
-        stores.add_jobs(metrics, self.jobs)
+        tls.add_metrics(metrics, self._certificates())
+        connections.add_metrics(metrics, limits)
+        recognition.add_metrics(metrics, self.recognizer)
+        metrics.counters("http", self.http.guard.counters)
+        self.latency.add_metrics(metrics, commit=self.hub.final_commit_s, fan_out=self.hub.final_fan_out_s)
+        for part in (
+            self.reloads, self.auth_failures, self.listener, self.calls, self.guard, self.alerts, self.media, self.hub,
+            self.retention, self.webhooks, self.twilio, self.streams, self.asterisk, self.audiosocket, self.files,
+            self.jobs, self.cluster, self.traces, self.sip,
+        ):  # fmt: skip
+            if part is not None:
+                part.add_metrics(metrics)
 
     def _certificates(self) -> dict[str, Certificate]:
         """Of the listeners that speak TLS, by their section of the settings."""
@@ -311,9 +306,9 @@ class Worker:
 
     def _bound_files(self) -> None:
         """Connections that nobody needs must not take the descriptors of calls."""
-        raise_open_files()
+        connections.raise_open_files()
         reports = self.settings.sip.max_calls if self.sip is not None and self.settings.rtp.rtcp else 0
-        room = affordable(self.settings.max_calls + reports)
+        room = connections.affordable(self.settings.max_calls + reports)
         if self.settings.audiosocket.enabled:
             room = room * 3 // 4
             self.audiosocket.lower(room)

@@ -19,6 +19,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import structlog
 
+from config.metrics.registry import Metrics
 from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
 from mediaworker.storage.durable import make_directory, sync_directory
 from mediaworker.storage.sqlite import (
@@ -47,7 +48,9 @@ class RenewableStore(Generic[D]):
     """
 
     KIND: ClassVar[str]
-    """The store's name in warnings and in the log."""
+    """The store's name in warnings, in the log and in metrics."""
+    RECORDS: ClassVar[str]
+    """What it holds, for the metrics."""
     THREAD: ClassVar[str]
     LOST: ClassVar[str]
     """What is not in a new file that takes the place of one that was damaged at the start."""
@@ -85,6 +88,25 @@ class RenewableStore(Generic[D]):
             names = ", ".join(self.set_aside)
             found.append(f"damaged files of the {self.KIND} were set aside in data_dir: {names}")
         return found
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        name = self.KIND.replace(" ", "_")
+        metrics.counter(
+            f"{name}_renewals",
+            f"Counts how often a new {self.KIND} was begun because its file was damaged, deleted or replaced.",
+            lambda: self.renewed,
+            "reason",
+        )
+        metrics.counter(
+            f"{name}_damaged_records",
+            f"Counts stored {self.RECORDS} that turned out to be unreadable.",
+            lambda: self.damaged_records,
+        )
+        metrics.gauge(
+            f"{name}_files_set_aside",
+            f"Shows how many damaged {self.KIND}s are in `data_dir` beside the one in use.",
+            lambda: len(self.set_aside),
+        )
 
     # -- what each store has of its own -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from config.metrics.counters import Histogram, histogram
+from config.metrics.registry import Metrics
 
 PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
 TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -73,6 +74,15 @@ class LatencyParts:
         JITTER_BOUNDS_S,
     )
     _tick_s: float | None = None
+
+    def add_metrics(self, metrics: Metrics, *, commit: Histogram, fan_out: Histogram) -> None:
+        metrics.counters("latency", self)
+        metrics.histogram(
+            "final_latency_part_seconds",
+            "Measures the parts of the time from the end of speech to its final and on to the subscribers.",
+            self.parts | {"commit": commit, "fan_out": fan_out},
+            "part",
+        )
 
     def tick(self, ready_s: float, now_s: float) -> None:
         """A media tick begins, that might have begun then."""

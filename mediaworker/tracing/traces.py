@@ -32,6 +32,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
+from config.metrics.registry import Metrics
 from mediaworker.events.subscription import Entry
 
 if TYPE_CHECKING:
@@ -139,9 +140,8 @@ class Traces:
         self._sender, self._share, self._clock, self._offset_ns = sender, share, clock, offset_ns
         self._calls: dict[str, _TracedCall] = {}
 
-    @property
-    def counters(self) -> object:
-        return self._sender.counters
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("traces", self._sender.counters)
 
     async def stop(self) -> None:
         """Send what waits, for some seconds at most."""

@@ -14,6 +14,7 @@ from datetime import datetime
 import structlog
 
 from config import ConfigError, Settings
+from config.metrics.registry import Metrics
 from config.settings import EventWebhook
 from config.tasks import end_tasks
 from mediaworker.events.feed_place import DURABLE, FeedReader
@@ -183,6 +184,33 @@ class EventWebhooks:
     def __init__(self, hub: EventHub, settings: Settings) -> None:
         check(settings)
         self.feeds = tuple(EventFeed(hub, hook) for hook in settings.webhooks)
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counter(
+            "event_webhook_events",
+            "Counts events by webhook and outcome: accepted by the receiver, given up, or skipped because they had "
+            "been erased.",
+            lambda: {
+                (feed.name, outcome): count
+                for feed in self.feeds
+                for outcome, count in (
+                    ("delivered", feed.outbox.delivered), ("given_up", feed.outbox.given_up), ("skipped", feed.skips)
+                )
+            },
+            "webhook", "outcome",
+        )  # fmt: skip
+        metrics.counter(
+            "event_webhook_tries",
+            "Counts requests made to webhooks for events.",
+            lambda: {feed.name: feed.outbox.tries for feed in self.feeds},
+            "webhook",
+        )
+        metrics.gauge(
+            "event_webhook_lag_seconds",
+            "Shows the age of the oldest event that a webhook's receiver has not accepted.",
+            lambda: {feed.name: feed.lag_s for feed in self.feeds},
+            "webhook",
+        )
 
     @property
     def warnings(self) -> list[str]:

@@ -13,6 +13,7 @@ from audio import Detector
 from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed, split_address
+from config.metrics.registry import Metrics
 from config.tasks import end_tasks, lasting
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
@@ -82,6 +83,59 @@ class SipEndpoint:
         self._traced = settings.log.sip_trace
         self._stack: Stack | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        nat, rtp, receiver = self.nat, self.rtp, self.receiver
+        metrics.counters("sip", self.counters)
+        metrics.counters("sip_door", self.admission.counters)
+        metrics.gauge("sip_calls_active", "Shows how many SIP calls are active.", lambda: self.calls)
+        metrics.gauge(
+            "sip_dialogs", "Shows how many dialogs PJSIP keeps, of calls and of refusals.", lambda: self.dialogs
+        )
+        metrics.gauge(
+            "sip_registered",
+            "Is 1 while the account is registered.",
+            lambda: {each.account: each.state == "registered" for each in self.registrations},
+            "account",
+        )
+        metrics.gauge(
+            "sip_standby",
+            "Is 1 while the account is left to another worker (`sip.accounts.one_worker`).",
+            lambda: {each.account: each.state == "standby" for each in self.registrations},
+            "account",
+        )
+        metrics.gauge(
+            "sip_tcp",
+            "Shows how many TCP connections peers have opened to the SIP port.",
+            lambda: self.admission.connections,
+        )
+        metrics.counter(
+            "sip_stun_answered",
+            "Counts ports whose public address the STUN server has returned.",
+            lambda: nat.answered,
+        )
+        metrics.counter(
+            "sip_stun_unanswered",
+            "Counts how often the STUN server did not answer or its name could not be resolved.",
+            lambda: nat.unanswered,
+        )
+        metrics.counter(
+            "sip_callback_errors",
+            "Counts errors in the worker's own code during a callback of PJSIP, which is then told to refuse.",
+            lambda: self.callback_errors,
+        )
+        metrics.counters("rtp", rtp)
+        metrics.gauge("rtp_sockets", "Shows how many RTP ports are in use.", lambda: self.rtp_sockets)
+        metrics.counter(
+            "rtp_packets", "Counts RTP packets accepted from the source of their stream.", lambda: rtp.packets
+        )
+        metrics.counter(
+            "rtp_wrong_source",
+            "Counts RTP datagrams from a source other than the stream's.",
+            lambda: rtp.wrong_source,
+        )
+        metrics.counter("rtp_receive_errors", "Counts errors while reading RTP sockets.", lambda: receiver.errors)
+        metrics.counter("rtp_truncated", "Counts datagrams that were too long for RTP.", lambda: receiver.truncated)
 
     @property
     def port(self) -> int:

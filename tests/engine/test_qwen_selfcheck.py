@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device import selfcheck
+from asr.engines.qwen import selfcheck
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.device.selfcheck import check_frames
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
+from asr.engines.qwen.selfcheck import check_frames
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from lab.engine.qwen_answers import engine, said, shorten  # noqa: F401

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
+from asr.engines.qwen import selfcheck
 from asr.engines.qwen.allocation import PageAllocator
-from asr.engines.qwen.device import memory, selfcheck
+from asr.engines.qwen.device import memory
 from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.device.interface import PAGE, Execution
 from asr.engines.qwen.encoder import Encoder, Settling

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from config import Settings
+from config.metrics.registry import Metrics
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
@@ -29,6 +30,12 @@ class AsteriskIngress(MediaIngress[AsteriskCounters]):
     def __init__(self, settings: Settings, registry: CallRegistry, failures: AuthFailures | None = None) -> None:
         super().__init__(settings, registry, failures)
         self.calls = AsteriskCalls(registry)
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("asterisk", self.counters)
+        metrics.gauge(
+            "asterisk_channels", "Shows how many connections to /asterisk/media are open.", lambda: self.channels
+        )
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403 or 503."""

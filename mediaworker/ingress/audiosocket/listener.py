@@ -8,6 +8,7 @@ from typing import cast
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
 from config.access_list import AccessList
+from config.metrics.registry import Metrics
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketPolicy, AudioSocketSession
 from mediaworker.ingress.runner import Throttle
@@ -26,6 +27,12 @@ class AudioSocketListener(TcpListener):
         bound, self.counters = settings.audiosocket, AudioSocketCounters()
         super().__init__(bound.host, bound.port, throttle, registry, self.counters, max_connections=MAX_CONNECTIONS)
         self.use(settings)
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("audiosocket", self.counters)
+        metrics.gauge(
+            "audiosocket_connections", "Shows how many AudioSocket connections are open.", lambda: self.connections
+        )
 
     def use(self, settings: Settings) -> None:
         """Use these settings for new connections. Raises ConfigError, and then nothing changes."""

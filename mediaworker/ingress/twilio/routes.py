@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from config import Settings
+from config.metrics.registry import Metrics
 from mediaworker.access.auth_failures import AuthFailures, Reason
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
 from mediaworker.access.refusals import refusal_headers
@@ -71,6 +72,9 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         self._tokens.use(auth_tokens, ttl_s=TOKEN_TTL_S)
         self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
         self._public_url, self._stream_url = public_url, stream_url
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("twilio", self.counters)
 
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from functools import partial
 from uuid_utils import uuid7
 
 from config import Settings
+from config.metrics.registry import Metrics
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.keys import SUBPROTOCOL
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -54,6 +55,12 @@ class StreamIngress(MediaIngress[StreamCounters]):
         self._dialects = dialects(taken)
         self._engine, self._settled, self._page_keys = engine, settled, page_keys
         self._settling: set[asyncio.Future[None]] = set()
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.counters("stream", self.counters)
+        metrics.gauge(
+            "stream_sessions", "Shows how many sessions of /ws/asr and /ws/transcribe are open.", lambda: self.sessions
+        )
 
     def endpoints(self) -> dict[str, MediaEndpoint]:
         """The endpoints of all dialects, by path."""

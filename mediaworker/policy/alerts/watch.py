@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from config import ConfigError
+from config.metrics.registry import Metrics
 from config.tasks import end_tasks
 from mediaworker.policy.alerts.rules import NONE, Rules, RulesError, parse
 
@@ -44,6 +45,14 @@ class AlertWatch:
                 self.rules = read(self._path)
             except (OSError, RulesError) as error:
                 raise ConfigError("alerts.file", path, _reason(error)) from None
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge("alert_rules", "Shows how many rules for alerts are in force.", lambda: len(self.rules))
+        metrics.gauge(
+            "alert_rules_ok",
+            "Is 0 while the file of alert rules cannot be used and older rules are in force.",
+            lambda: self.ok,
+        )
 
     def start(self) -> None:
         if self._path is not None:

@@ -1,4 +1,6 @@
-"""No two files import each other, by whatever way round: a file can be read once those that it imports are known."""
+"""No two files import each other, nor two folders, by whatever way round: a file can be read once those that it imports
+are known. A folder and the one that it lies in are no two folders: an `__init__` may offer what its folders have.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from lab.house import ALLOWED, ROOT, files, nodes
-
-KNOWN = {}
-"""Circles that are left. One that has been opened is taken off this list; none is added."""
 
 
 @cache
@@ -36,6 +35,23 @@ def _imported(path: Path, known: dict[str, Path]) -> set[str]:
     return names & known.keys()
 
 
+@cache
+def _folders() -> dict[str, set[str]]:
+    """folder → folders of ours that its files import, but for those that it lies in or that lie in it."""
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in files(*ALLOWED)}
+
+    def folder(module: str) -> str:
+        return module if module in packages else module.rpartition(".")[0]
+
+    graph: dict[str, set[str]] = {package: set() for package in packages}
+    for module, imported in _modules().items():
+        here = f"{folder(module)}."
+        graph[folder(module)] |= {
+            there for there in map(folder, imported) if not here.startswith(f"{there}.") and not there.startswith(here)
+        }
+    return graph
+
+
 def _circle(graph: dict[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
@@ -49,6 +65,11 @@ def test_no_file_imports_itself_by_way_of_another(package: str) -> None:
     graph = {module: imported for module, imported in _modules().items() if module.split(".")[0] == package}
     assert len(graph) > 2 and any(graph.values())
     assert not _circle(graph), " → ".join(_circle(graph))
+
+
+def test_no_folder_imports_itself_by_way_of_another() -> None:
+    assert len(_folders()) > 40
+    assert not _circle(_folders()), " → ".join(_circle(_folders()))
 
 
 def test_a_circle_is_found() -> None:
