@@ -14,7 +14,10 @@ from mediaworker.errors import MediaworkerError
 from mediaworker.http.problem import Problem
 
 PREFIXES = ("/v1/audio/", "/v1/models")
-CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 404: "not_found", 429: "rate_limit_exceeded"}
+CODES = {
+    401: "invalid_api_key", 403: "insufficient_permissions", 404: "not_found", 429: "rate_limit_exceeded",
+    507: "insufficient_storage",
+}  # fmt: skip
 
 
 class OpenAIError(MediaworkerError):
@@ -30,9 +33,7 @@ class OpenAIError(MediaworkerError):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status, self.headers = status, headers
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        if status == 429:
-            kind = "requests"
+        kind = "requests" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
         self.error: dict[str, Any] = {
             "message": message, "type": kind, "param": param, "code": code or CODES.get(status),
         }  # fmt: skip
@@ -40,7 +41,7 @@ class OpenAIError(MediaworkerError):
 
     @classmethod
     def of(cls, problem: Problem) -> OpenAIError:
-        return cls(problem.status, problem.detail, headers=problem.headers)
+        return cls(problem.status, problem.detail, param=problem.field, headers=problem.headers)
 
     @property
     def body(self) -> bytes:

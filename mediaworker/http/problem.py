@@ -26,6 +26,9 @@ log = structlog.get_logger()
 class Problem(MediaworkerError):
     """The answer to a request that cannot be served; `extra` becomes further members of the object."""
 
+    field: str | None = None
+    """Of the form that was sent: what is wrong, for clients of OpenAI's routes."""
+
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
         self.status, self.detail, self.headers, self.extra = status, detail, headers, extra
         super().__init__(f"{status} {detail}")
@@ -74,6 +77,11 @@ async def on_store_error(connection: HTTPConnection, error: Exception) -> Respon
     assert isinstance(error, StoreError)
     store = "job" if connection.url.path.startswith("/v1/jobs") else "event"
     return Problem(503, f"the {store} store: {error}", headers={"Retry-After": "5"}).response()
+
+
+async def on_owner_away(connection: HTTPConnection, error: Exception) -> Response:
+    """The worker that has the call does not answer."""
+    return Problem(503, str(error), headers={"Retry-After": "5"}).response()
 
 
 async def on_disconnect(connection: HTTPConnection, error: Exception) -> Response:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 
+import structlog
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from mediaworker.errors import MediaworkerError
-from mediaworker.files.disk import IncomingFile
+from mediaworker.files.disk import DiskFull, IncomingFile, disk_full
+from mediaworker.http.problem import Problem
 
 MAX_FIELDS = 200
 MAX_FIELDS_BYTES = 256 * 1024
 FILE = "file"
 MB = 1024 * 1024
+CLOSE = {"Connection": "close"}
+"""What still comes of the form is not read."""
+log = structlog.get_logger()
 
 
-class BadUpload(MediaworkerError):
+class BadUpload(Problem):
     """What came is not what is wanted; `status` says how wrong."""
 
     def __init__(self, status: int, reason: str, field: str | None = None) -> None:
-        self.status, self.reason, self.field = status, reason, field
-        super().__init__(reason)
+        super().__init__(status, reason, headers=CLOSE)
+        self.field = field
+
+
+@contextlib.contextmanager
+def taking_in() -> Iterator[None]:
+    """The disk's faults become the answer to whoever sends a file: Problem 507 where there is no room, else 500."""
+    try:
+        yield
+    except (DiskFull, OSError) as error:
+        known = disk_full(error) if isinstance(error, OSError) else error
+        if isinstance(known, DiskFull):
+            raise Problem(507, str(known), headers=CLOSE) from None
+        reason = known.strerror or str(known)
+        log.error("a file could not be taken in", reason=reason)
+        raise Problem(
+            500, f"the file could not be taken in ({reason}); the worker's log says why", headers=CLOSE
+        ) from None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,8 @@ import msgspec
 
 from asr import languages
 from mediaworker.events.schema import Word
+from mediaworker.files.decoder_process import FileFacts
+from mediaworker.files.messages import Ended
 from mediaworker.files.segments import FileSegment, language, speaker, whole_text
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, plain_text, srt, vtt
@@ -46,6 +48,12 @@ class FileTranscript:
     """Places at which something could not be decoded, or is missing."""
     jumps: int = 0
     """Times that the file's clock was wrong or was set back."""
+
+    @classmethod
+    def of(cls, facts: FileFacts, segments: Sequence[FileSegment], speakers: Sequence[str]) -> FileTranscript:
+        """Of a file as far as it has been read."""
+        channels, ended = facts.opened.channels if facts.opened else 1, facts.ended or Ended(0.0, 0)
+        return cls(segments, ended.duration_s, channels, speakers, ended.damaged, ended.jumps)
 
     @property
     def warnings(self) -> list[str]:

@@ -27,6 +27,7 @@ from mediaworker.http.openai import form as openai_form
 from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.http.problem import Problem
 from mediaworker.http.request_watch import MAX_HEAD, BadRequest, RequestWatch
+from mediaworker.http.requests import parsed
 from mediaworker.http.resources import calls, events, jobs
 from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
@@ -220,7 +221,7 @@ def query(data: bytes) -> None:
 
 def patch(data: bytes) -> None:
     try:
-        found = calls.parse_patch(data)
+        found = parsed(data, calls.Patch)
     except Problem as problem:
         assert problem.status == 400
         problem.response()
@@ -243,7 +244,7 @@ def upload(data: bytes) -> None:
     try:
         form.feed(data)
     except uploads.BadUpload as bad:
-        assert bad.status in (400, 413) and bad.reason
+        assert bad.status in (400, 413) and bad.detail
         return
     assert sum(map(len, form.fields.values())) <= uploads.MAX_FIELDS
     try:

@@ -163,17 +163,9 @@ class Batch:
                 async for segment in found:
                     partial.add(segment)
                     self._progress(file, work)
-            opened, ended = work.facts.opened, work.facts.ended
-            assert opened is not None and ended is not None
-            file.duration_s = file.done_s = ended.duration_s
-            return FileTranscript(
-                arranged(partial.known.values()),
-                duration_s=ended.duration_s,
-                channels=opened.channels,
-                speakers=self._options.speakers,
-                damaged=ended.damaged,
-                jumps=ended.jumps,
-            )
+            transcript = FileTranscript.of(work.facts, arranged(partial.known.values()), self._options.speakers)
+            file.duration_s = file.done_s = transcript.duration_s
+            return transcript
 
     # -- results ----------------------------------------------------------------------------------------------------
 

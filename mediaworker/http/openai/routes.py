@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uuid_utils import uuid7
 
 from asr.text import joined
 from mediaworker.files.decoder_process import FileRefused
-from mediaworker.files.disk import DiskFull, IncomingFile
+from mediaworker.files.disk import IncomingFile
 from mediaworker.files.segments import FileSegment, arranged, mend
 from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
 from mediaworker.http.openai_errors import OpenAIError, answering
+from mediaworker.http.requests import json_response
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
-from mediaworker.http.uploads import BadUpload, receive
+from mediaworker.http.uploads import receive, taking_in
 from mediaworker.transcripts.file import (
     MEDIA_TYPES,
     FileTranscript,
@@ -43,7 +43,6 @@ from mediaworker.transcripts.file import (
 )
 
 MB = 1024 * 1024
-log = structlog.get_logger()
 
 
 def routes(context: ApiContext, files: FileService) -> list[Route]:
@@ -76,14 +75,14 @@ class Transcriptions:
 
     async def models(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
-        return _json({"object": "list", "data": [self._model(name) for name in self._names()]})
+        return json_response({"object": "list", "data": [self._model(name) for name in self._names()]})
 
     async def model(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
         name = request.path_params["model"]
         if not is_model(name, self._names()):
             raise no_model(name, self._names())
-        return _json(self._model(name))
+        return json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
         """`languages` is not OpenAI's."""
@@ -95,10 +94,16 @@ class Transcriptions:
 
     async def _serve(self, request: Request, *, stream: bool) -> Response:
         access = self._context.authorize(request, "batch")
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self._files.admitted(access.name))
-                file = stack.enter_context(contextlib.closing(self._incoming()))
+        settings = self._context.settings
+        with taking_in():
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(self._files.admitted(access.name))
+                except Busy as busy:
+                    headers = {"Retry-After": str(busy.retry_after_s)}
+                    raise OpenAIError(busy.status, str(busy), headers=headers) from None
+                file = IncomingFile(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
+                stack.enter_context(contextlib.closing(file))
                 name, form = await self._receive(request, file, stream=stream)
                 descriptor, stream_id = file.file.fileno(), str(uuid7())
                 task = FileTask(descriptor, name, form.options, stream_id, synchronous=True, early=form.stream)
@@ -106,32 +111,14 @@ class Transcriptions:
                 answer = TranscriptionAnswer(work, form, self._files)
                 if not form.stream:
                     return await while_there(request, answer.whole())
-                heartbeat_s = self._context.settings.events.heartbeat_s
-                events = await stack.enter_async_context(begun(answer.events(heartbeat_s)))
+                events = await stack.enter_async_context(begun(answer.events(settings.events.heartbeat_s)))
                 return ServerSentEvents(events, stack.pop_all())
-            except Busy as busy:
-                raise OpenAIError(busy.status, str(busy), headers={"Retry-After": str(busy.retry_after_s)}) from None
-            except ClientDisconnect:
-                raise
-            except DiskFull as full:
-                headers = {"Connection": "close"}
-                raise OpenAIError(507, str(full), code="insufficient_storage", headers=headers) from None
-            except OSError as error:
-                log.error("a file could not be taken in", reason=error.strerror or str(error))
-                raise OpenAIError(500, "the file could not be taken in; the worker's log says why") from None
-
-    def _incoming(self) -> IncomingFile:
-        settings = self._context.settings
-        return IncomingFile(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
 
     async def _receive(self, request: Request, file: IncomingFile, *, stream: bool) -> tuple[str, TranscriptionForm]:
         """The file's name, and what was asked for with it; the file itself goes to `file`. Raises OpenAIError,
-        DiskFull."""
+        BadUpload, DiskFull."""
         settings, recognizer = self._context.settings, self._files.recognizer
-        try:
-            upload = await receive(request, file, max_bytes=settings.files.max_upload_mb * MB)
-        except BadUpload as bad:
-            raise OpenAIError(bad.status, bad.reason, param=bad.field, headers={"Connection": "close"}) from None
+        upload = await receive(request, file, max_bytes=settings.files.max_upload_mb * MB)
         can = Can(self._names(), recognizer.languages, bool(recognizer.words), settings.endpointing.files)
         form = parse(upload.fields, can)
         return upload.filename, replace(form, stream=form.stream or stream)
@@ -195,15 +182,7 @@ class TranscriptionAnswer:
             self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
 
     def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
-        opened, ended = self._work.facts.opened, self._work.facts.ended
-        return FileTranscript(
-            segments,
-            duration_s=ended.duration_s if ended is not None else 0.0,
-            channels=opened.channels if opened is not None else 1,
-            speakers=self._form.options.speakers,
-            damaged=ended.damaged if ended is not None else 0,
-            jumps=ended.jumps if ended is not None else 0,
-        )
+        return FileTranscript.of(self._work.facts, segments, self._form.options.speakers)
 
     def _longer(self, whole: str, said: FileSegment) -> str:
         transcript = self._transcript(())
@@ -239,7 +218,3 @@ def _refusals() -> Iterator[None]:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def _json(value: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

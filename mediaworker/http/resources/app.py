@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from mediaworker.calls.directory import OwnerAway
 from mediaworker.http.context import ApiContext, OperatorContext
 from mediaworker.http.openai_errors import speaking_openai
 from mediaworker.http.problem import (
@@ -18,6 +19,7 @@ from mediaworker.http.problem import (
     on_disconnect,
     on_error,
     on_http_exception,
+    on_owner_away,
     on_problem,
     on_store_error,
 )
@@ -63,6 +65,7 @@ def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRout
             Problem: on_problem,
             HTTPException: speaking_openai(on_http_exception),
             StoreError: on_store_error,
+            OwnerAway: on_owner_away,
             ClientDisconnect: on_disconnect,
             Exception: speaking_openai(on_error),
         },

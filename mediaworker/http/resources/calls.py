@@ -11,12 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, OwnerAway
+from mediaworker.calls.directory import CallDirectory, CallLive, CallOver
 from mediaworker.events.schema import CallRecord
-from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
-from mediaworker.http.problem import Problem, described
-from mediaworker.http.query import choice, page_limit
+from mediaworker.http.problem import Problem
+from mediaworker.http.requests import body_of, choice, json_response, page_limit, parsed
 from mediaworker.transcripts.call import FORMATS, MEDIA_TYPES, TYPES, Format, render, segments
 
 MAX_TEXT = 200
@@ -70,8 +69,7 @@ class Calls:
             return await self._search(text, limit, after)
         # One more than asked for tells whether there is a next page.
         found = await self._directory.page(limit + 1, after)
-        more = len(found) > limit
-        return _json(Page(found[:limit], found[limit - 1].call_id if more else None))
+        return json_response(Page(found[:limit], found[limit - 1].call_id if len(found) > limit else None))
 
     async def _search(self, text: str, limit: int, after: str | None) -> Response:
         """By what was said, and by names and numbers. `after` is a row of the store, as `next` was."""
@@ -81,11 +79,11 @@ class Calls:
             raise Problem(400, "after must be the `next` of a page of the same search")
         row = None if after is None else int(after)
         found, last = await self._directory.search(text, limit, row)
-        return _json(Page(found, None if last is None else str(last)))
+        return json_response(Page(found, None if last is None else str(last)))
 
     async def get(self, request: Request) -> Response:
         self._context.authorize(request, "events")
-        return _json(await self._record(request))
+        return json_response(await self._record(request))
 
     async def transcript(self, request: Request) -> Response:
         self._context.authorize(request, "events")
@@ -98,7 +96,7 @@ class Calls:
 
     async def patch(self, request: Request) -> Response:
         self._context.authorize(request, "admin")
-        patch = parse_patch(await small_body(request))
+        patch = parsed(await body_of(request), Patch)
         if patch.language and (why := self._context.unknown_language(patch.language)):
             raise Problem(400, f"language: {why}")
         record = await self._record(request)
@@ -109,9 +107,7 @@ class Calls:
             await self._directory.change(record.call_id, patch.names, patch.language)
         except CallOver:
             raise Problem(409, "the call has ended: its language can no longer be set") from None
-        except OwnerAway as error:
-            raise away(error) from None
-        return _json(await self._record(request))
+        return json_response(await self._record(request))
 
     async def hangup(self, request: Request) -> Response:
         """202: the call ends when its last finals are out, or its last sound is; `call.ended` tells."""
@@ -122,9 +118,7 @@ class Calls:
             await self._directory.hangup(record.call_id, after_playback=after is not None)
         except CallOver:
             raise Problem(409, "the call has ended") from None
-        except OwnerAway as error:
-            raise away(error) from None
-        return _json(record, 202)
+        return json_response(record, 202)
 
     async def delete(self, request: Request) -> Response:
         access = self._context.authorize(request, "admin")
@@ -133,8 +127,6 @@ class Calls:
             await self._directory.erase(record.call_id, access.name)
         except CallLive:
             raise Problem(409, "the call has not ended: hang it up first") from None
-        except OwnerAway as error:
-            raise away(error) from None
         return Response(status_code=204)
 
     async def _record(self, request: Request) -> CallRecord:
@@ -143,22 +135,3 @@ class Calls:
         if record is None:
             raise Problem(404, "no such call")
         return record
-
-
-def away(error: OwnerAway) -> Problem:
-    """The worker that has the call does not answer."""
-    return Problem(503, str(error), headers={"Retry-After": "5"})
-
-
-def parse_patch(body: bytes) -> Patch:
-    """Raises Problem 400."""
-    try:
-        return msgspec.json.decode(body, type=Patch)
-    except ValueError as error:
-        raise Problem(400, described(error)) from None
-    except RecursionError:
-        raise Problem(400, "the JSON is nested too deep") from None
-
-
-def _json(value: msgspec.Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")

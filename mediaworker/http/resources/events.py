@@ -47,10 +47,7 @@ SAID_S, SAID_BURST = 0.1, 100
 
 def routes(context: ApiContext) -> list[BaseRoute]:
     events = EventRoutes(context)
-    return [
-        WebSocketRoute("/v1/events", events.serve),
-        Route("/v1/events", events.stream, methods=["GET"]),
-    ]
+    return [WebSocketRoute("/v1/events", events.serve), Route("/v1/events", events.stream, methods=["GET"])]
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -103,7 +100,7 @@ class EventRoutes:
             await _close(websocket, closed.code, closed.reason)
             return
         # Its leaving must be heard; of what a subscriber says, only that it wants a heartbeat.
-        heartbeat = Heartbeat(websocket)
+        heartbeat = SubscriberHeartbeat(websocket)
         reader = asyncio.get_running_loop().create_task(_listen(websocket, subscription, heartbeat))
         reader.add_done_callback(lambda _: subscription.close())
         try:
@@ -118,7 +115,7 @@ class EventRoutes:
             subscription.close()
             await end_tasks(reader, heartbeat.task)
 
-    async def _send(self, websocket: WebSocket, subscription: Subscription, heartbeat: Heartbeat) -> None:
+    async def _send(self, websocket: WebSocket, subscription: Subscription, heartbeat: SubscriberHeartbeat) -> None:
         write, sent = websocket.scope[INCOMING].write_frame, 0
         subscription.send_at_once = functools.partial(self._frames.write_at_once, write)
         async for frame in subscription:
@@ -174,7 +171,7 @@ class FrameWriter:
         self._left = AT_ONCE
 
 
-class Heartbeat:
+class SubscriberHeartbeat:
     """Sends heartbeats to a subscriber that has asked for them: the first at once, which tells that they will come, but
     behind `hello`, which is first on every connection."""
 
@@ -235,7 +232,7 @@ def _accepts_event_stream(request: Request) -> bool:
     return any(each.partition(";")[0].strip().lower() == "text/event-stream" for each in ranges)
 
 
-async def _listen(websocket: WebSocket, subscription: Subscription, heartbeat: Heartbeat) -> None:
+async def _listen(websocket: WebSocket, subscription: Subscription, heartbeat: SubscriberHeartbeat) -> None:
     clock = asyncio.get_running_loop().time
     until = clock()
     while (message := await websocket.receive())["type"] != "websocket.disconnect":

@@ -13,23 +13,21 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uuid_utils import uuid7
 
 from asr import languages
 from mediaworker.access.keys import Access
-from mediaworker.files.disk import DiskFull, disk_full
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
 from mediaworker.files.segments import arranged
 from mediaworker.files.service import FileService
-from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem, described
-from mediaworker.http.query import choice, page_limit
-from mediaworker.http.uploads import BadUpload, receive
+from mediaworker.http.requests import body_of, choice, json_response, page_limit, parsed
+from mediaworker.http.uploads import receive, taking_in
 from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService, TooMany
 from mediaworker.jobs.sources import SourceError
@@ -93,7 +91,7 @@ class JobRoutes:
         except TooMany as error:
             headers = {"Retry-After": "60", "Connection": "close"}
             raise Problem(429, str(error), headers=headers) from None
-        return _json(public(job), 201, {"Location": f"/v1/jobs/{job.id}"})
+        return json_response(public(job), 201, {"Location": f"/v1/jobs/{job.id}"})
 
     async def list(self, request: Request) -> Response:
         access = self._context.authorize(request, "batch")
@@ -103,18 +101,18 @@ class JobRoutes:
         owner = None if self._sees_all(access) else access.name
         # One more than asked for tells whether there is a next page.
         found = await self._jobs.page(limit + 1, after=query.get("after"), owner=owner, state=state)
-        more = len(found) > limit
-        return _json({"items": [public(job) for job in found[:limit]], "next": found[limit - 1].id if more else None})
+        following = found[limit - 1].id if len(found) > limit else None
+        return json_response({"items": [public(job) for job in found[:limit]], "next": following})
 
     async def get(self, request: Request) -> Response:
-        return _json(public(await self._job(request)))
+        return json_response(public(await self._job(request)))
 
     async def delete(self, request: Request) -> Response:
         """200 and the job, cancelled; 204 when it had ended: it is erased."""
         access = self._context.authorize(request, "batch")
         job = await self._job(request)
         if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
-            return _json(public(cancelled))
+            return json_response(public(cancelled))
         await self._jobs.erase(job.id, access.name)
         return Response(status_code=204)
 
@@ -145,12 +143,7 @@ class JobRoutes:
         return any(key.name == access.name and "admin" in key.scopes for key in keys)
 
     async def _named(self, request: Request, access: Access) -> Job:
-        try:
-            wanted = msgspec.json.decode(await small_body(request), type=Wanted)
-        except ValueError as error:
-            raise Problem(400, described(error)) from None
-        except RecursionError:
-            raise Problem(400, "the JSON is nested too deep") from None
+        wanted = parsed(await body_of(request), Wanted)
         if not wanted.path:
             raise Problem(400, "`path` is missing; to send a file use multipart/form-data")
         try:
@@ -164,7 +157,7 @@ class JobRoutes:
         settings, sources = self._context.settings, self._jobs.sources
         job_id = str(uuid7())
         async with contextlib.AsyncExitStack() as stack:
-            try:
+            with taking_in():
                 incoming = await asyncio.to_thread(sources.incoming, job_id)
                 stack.push_async_callback(asyncio.to_thread, sources.drop, job_id)
                 stack.callback(incoming.close)
@@ -173,16 +166,6 @@ class JobRoutes:
                 job = self._made(job_id, access, Source(wanted.filename or upload.filename, incoming.size), wanted)
                 await incoming.finish(sync=True)
                 await asyncio.to_thread(sources.keep, job)
-            except BadUpload as bad:
-                raise Problem(bad.status, bad.reason, headers={"Connection": "close"}) from None
-            except ClientDisconnect:
-                raise
-            except (DiskFull, OSError) as error:
-                known = disk_full(error) if isinstance(error, OSError) else error
-                if isinstance(known, DiskFull):
-                    raise Problem(507, str(known), headers={"Connection": "close"}) from None
-                reason = f"the file could not be taken in ({known.strerror})"
-                raise Problem(500, reason, headers={"Connection": "close"}) from None
             await self._jobs.submit(job)
             incoming.close()
             stack.pop_all()
@@ -229,16 +212,6 @@ def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
 
 
 def _render(job: Job, segments: list[Any], format: Format) -> str:
-    transcript = FileTranscript(
-        arranged(segments),
-        duration_s=job.duration_s or 0.0,
-        channels=job.channels,
-        speakers=job.options.speakers,
-        damaged=job.damaged,
-        jumps=job.jumps,
-    )
+    found, speakers = arranged(segments), job.options.speakers
+    transcript = FileTranscript(found, job.duration_s or 0.0, job.channels, speakers, job.damaged, job.jumps)
     return render(transcript, format, granularities=("segment", "word"))
-
-
-def _json(value: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), status, headers, "application/json")

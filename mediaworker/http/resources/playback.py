@@ -8,17 +8,16 @@ import io
 import secrets
 from collections.abc import Iterator
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.calls.directory import CallOver, NotPlayable, OwnerAway
+from mediaworker.calls.directory import CallOver, NotPlayable
 from mediaworker.calls.sound import SoundError, read_wav, resampled
-from mediaworker.http.body import body_of
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
+from mediaworker.http.requests import body_of, json_response
 
 RATE_HZ = 8000
 MAX_SECONDS = 120
@@ -55,19 +54,17 @@ class Playback:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ULAW + WAV:
             raise Problem(415, "audio/wav (PCM), or audio/basic: µ-law at 8 kHz")
-        body = await body_of(request, MAX_BYTES)
+        codes = await body_of(request, MAX_BYTES)
         if kind in WAV:
             async with self._decoding:
-                body = await asyncio.to_thread(_codes, body)
-        codes = body
+                codes = await asyncio.to_thread(_codes, codes)
         if not codes or len(codes) > MAX_SECONDS * RATE_HZ:
             raise Problem(400, f"from one sample to {MAX_SECONDS} s of sound")
         with _answering():
             if await directory.playing_stopped(call_id) != stopped:
                 raise Problem(409, "playing has been stopped meanwhile")
             await directory.play(call_id, codes, mark)
-        answer = {"duration_ms": len(codes) * 1000 // RATE_HZ, "mark": mark}
-        return Response(msgspec.json.encode(answer), 202, media_type="application/json")
+        return json_response({"duration_ms": len(codes) * 1000 // RATE_HZ, "mark": mark}, 202)
 
     async def clear(self, request: Request) -> Response:
         """What is still to be played is not: the caller has begun to speak."""
@@ -88,8 +85,6 @@ def _answering() -> Iterator[None]:
         if error.full:
             raise Problem(429, str(error), headers={"Retry-After": "5"}) from None
         raise Problem(409, str(error)) from None
-    except OwnerAway as error:
-        raise Problem(503, str(error), headers={"Retry-After": "5"}) from None
 
 
 def _codes(body: bytes) -> bytes:

@@ -19,8 +19,8 @@ from mediaworker.access.auth_failures import AuthFailures, Reason
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
 from mediaworker.access.refusals import refusal_headers
 from mediaworker.calls.registry import CallRefused, CallRegistry
-from mediaworker.http.body import small_body
 from mediaworker.http.problem import Problem
+from mediaworker.http.requests import body_of
 from mediaworker.ingress.interfaces import SessionFactory, Upgrade
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.calls import TwilioCalls
@@ -154,7 +154,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         posted = request.method == "POST"
         try:
             # The query of a GET is its form, and the signature over the URL covers it.
-            text = await small_body(request) if posted else request.url.query.encode()
+            text = await body_of(request) if posted else request.url.query.encode()
             pairs = parse_qsl(text.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except Problem as problem:
             return problem.response()

@@ -11,7 +11,7 @@ from config.metrics.counters import Histogram, counter, counter_by, histogram
 from config.metrics.registry import Metrics
 from mediaworker.access.page_sessions import MAX_SESSIONS, PageSessions
 from mediaworker.http.problem import Problem
-from mediaworker.http.query import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
+from mediaworker.http.requests import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
 from mediaworker.ops.exposition import exposition
 
 

@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from mediaworker.files.disk import MB, DiskFull, IncomingFile
 from mediaworker.http.problem import Problem
-from mediaworker.http.resources.calls import parse_patch
+from mediaworker.http.requests import parsed
+from mediaworker.http.resources.calls import Patch
 from mediaworker.http.resources.jobs import Wanted, parse_fields
 from mediaworker.http.uploads import BadUpload, Upload, receive
 
@@ -274,7 +275,7 @@ def test_what_is_wrong_with_a_field_reads_well(fields: dict[str, list[str]], det
 )
 def test_what_is_wrong_with_a_change_of_a_call_reads_well(body: bytes, detail: str) -> None:
     with pytest.raises(Problem) as problem:
-        parse_patch(body)
+        parsed(body, Patch)
     assert problem.value.detail == detail
 
 
