@@ -208,11 +208,11 @@ class Client:
 
     async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord:
         """Names by leg."""
-        return await self._patch(call_id, {"names": names})
+        return await self._patch(call_id, names=names)
 
     async def set_language(self, call_id: str, language: str) -> CallRecord:
         """Of the utterances to come; empty: the engine detects."""
-        return await self._patch(call_id, {"language": language})
+        return await self._patch(call_id, language=language)
 
     async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
         """Returns at once; `call.ended` comes when the last finals are out.
@@ -229,7 +229,7 @@ class Client:
         """
         query = f"?{urlencode({'mark': mark})}" if mark else ""
         answer = await self._ask("POST", f"/v1/calls/{call_id}/audio{query}", content=wav)
-        return msgspec.json.decode(answer, type=_Played).duration_ms / 1000
+        return float(msgspec.json.decode(answer)["duration_ms"]) / 1000
 
     async def stop_playing(self, call_id: str) -> None:
         """The caller has begun to speak, say."""
@@ -263,9 +263,8 @@ class Client:
         answer = await self._ask("DELETE", f"/v1/jobs/{quote(job_id, safe='')}")
         return msgspec.json.decode(answer, type=dict[str, Any]) if answer else None
 
-    async def _patch(self, call_id: str, body: dict[str, Any]) -> CallRecord:
-        answer = await self._ask("PATCH", f"/v1/calls/{call_id}", body)
-        return msgspec.json.decode(answer, type=CallRecord)
+    async def _patch(self, call_id: str, **changes: Any) -> CallRecord:
+        return msgspec.json.decode(await self._ask("PATCH", f"/v1/calls/{call_id}", changes), type=CallRecord)
 
     async def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, content: bytes | None = None
@@ -297,18 +296,10 @@ class _JobPage(msgspec.Struct):
     next: str | None
 
 
-class _Played(msgspec.Struct):
-    duration_ms: int
-
-
-class _Problem(msgspec.Struct):
-    detail: str = ""
-
-
 def _refused(status: int, body: bytes | bytearray) -> ClientError:
     """RFC 9457's detail, when it is there."""
     try:
-        return ClientError(status, msgspec.json.decode(body, type=_Problem).detail)
+        return ClientError(status, str(msgspec.json.decode(body, type=dict[str, Any]).get("detail", "")))
     except msgspec.DecodeError:
         return ClientError(status, "")
 

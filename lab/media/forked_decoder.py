@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from config import Endpointing
 from config.child_process import how
-from config.framing import Frames, encode
+from config.framing import Frames, decode, encode
 from config.settings import Files
 from lab.house import ROOT
 from lab.patience import seconds
 from mediaworker.files import decoder
 from mediaworker.files.decoder_process import CPU_S, MEMORY_BYTES, _environment
-from mediaworker.files.messages import Begin, FromReader, Grant, decode_from_reader
+from mediaworker.files.messages import Begin, FromReader, Grant, from_reader
 
 READ_S = 60.0
 """What one file may take: as long as a decoder may say nothing."""
@@ -48,7 +48,7 @@ def read_all(paths: Sequence[Path]) -> dict[Path, Reading]:
     for line in done.stdout.splitlines():
         path, data, ended, peak_kb = json.loads(line)
         bodies = Frames().feed(base64.b64decode(data))
-        found[Path(path)] = Reading([decode_from_reader(body) for body in bodies], ended, peak_kb * 1024)
+        found[Path(path)] = Reading([decode(from_reader, body) for body in bodies], ended, peak_kb * 1024)
     return found
 
 

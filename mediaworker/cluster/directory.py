@@ -45,7 +45,7 @@ class Reply(msgspec.Struct, frozen=True):
     stopped: int = 0
 
 
-class Change(msgspec.Struct, frozen=True):
+class EndedCallChange(msgspec.Struct, frozen=True):
     """To all workers, in the stream: what has been done to a call that has ended."""
 
     names: dict[str, str] = {}
@@ -61,8 +61,6 @@ class ClusterDirectory(CallDirectory):
 
     def __init__(self, hub: EventHub, live: CallRegistry, events: ClusterEvents, connection: NatsConnection) -> None:
         super().__init__(hub, live)
-        self._own = CallDirectory(hub, live)
-        """Does what other workers ask of this one."""
         self._events, self._connection = events, connection
 
     async def page(self, limit: int, after: str | None) -> list[CallRecord]:
@@ -104,48 +102,55 @@ class ClusterDirectory(CallDirectory):
     # -- by the worker that has it ------------------------------------------------------------------------------------
 
     async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
-        if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("hangup", call_id, after_playback=after_playback))
-        else:
-            await super().hangup(call_id, after_playback=after_playback)
+        await self._do(Command("hangup", call_id, after_playback=after_playback))
 
     async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
-        if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("change", call_id, dict(names), language))
-        elif self._live.get(call_id) is None and language is None:
-            await self._tell(call_id, Change(names=dict(names)))
+        if language is None and self._live.get(call_id) is None and not self._elsewhere(call_id):
+            await self._tell(call_id, EndedCallChange(names=dict(names)))
         else:
-            await super().change(call_id, names, language)
+            await self._do(Command("change", call_id, dict(names), language))
 
     async def play(self, call_id: str, codes: bytes, mark: str) -> None:
-        if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("play", call_id, sound=codes, mark=mark))
-        else:
-            await super().play(call_id, codes, mark)
+        await self._do(Command("play", call_id, sound=codes, mark=mark))
 
     async def stop_playing(self, call_id: str) -> None:
-        if owner := await self._elsewhere(call_id):
-            await self._ask(owner, Command("stop", call_id))
-        else:
-            await super().stop_playing(call_id)
+        await self._do(Command("stop", call_id))
 
     async def playing_stopped(self, call_id: str) -> int:
-        if owner := await self._elsewhere(call_id):
-            return (await self._ask(owner, Command("stopped", call_id))).stopped
-        return await super().playing_stopped(call_id)
+        return (await self._do(Command("stopped", call_id))).stopped
+
+    async def _do(self, command: Command) -> Reply:
+        """Raises CallOver, NotPlayable, OwnerAway."""
+        owner = self._elsewhere(command.call_id)
+        return await (self._ask(owner, command) if owner else self._do_here(command))
+
+    async def _do_here(self, command: Command) -> Reply:
+        """Raises CallOver, NotPlayable, StoreError."""
+        match command.do:
+            case "hangup":
+                await super().hangup(command.call_id, after_playback=command.after_playback)
+            case "change":
+                await super().change(command.call_id, command.names, command.language)
+            case "play":
+                await super().play(command.call_id, command.sound, command.mark)
+            case "stop":
+                await super().stop_playing(command.call_id)
+            case "stopped":
+                return Reply(stopped=await super().playing_stopped(command.call_id))
+        return Reply()
 
     async def _erase(self, call_id: str) -> None:
         try:
             await self._overwrite("*", call_id)
         except TROUBLE as error:
             raise OwnerAway(f"the call cannot be erased everywhere just now: {error}") from None
-        await self._tell(call_id, Change(erased=True))
+        await self._tell(call_id, EndedCallChange(erased=True))
 
     async def _overwrite(self, worker: str, call_id: str) -> None:
         """In the stream, what a worker has told of a call, or what all of them have. Raises what `TROUBLE` names."""
         await overwrite(self._connection, self._connection.stream, self._connection.subject("events", worker, call_id))
 
-    async def _elsewhere(self, call_id: str) -> str:
+    def _elsewhere(self, call_id: str) -> str:
         """The worker that has the live call, if it is not this one."""
         if not self._events.started or self._live.get(call_id) is not None:
             return ""
@@ -168,7 +173,7 @@ class ClusterDirectory(CallDirectory):
             raise OwnerAway(reply.error)
         return reply
 
-    async def _tell(self, call_id: str, change: Change) -> None:
+    async def _tell(self, call_id: str, change: EndedCallChange) -> None:
         """All workers; done here when it returns. Raises OwnerAway."""
         subject = self._connection.subject("events", CHANGES, call_id)
         try:
@@ -186,38 +191,19 @@ class ClusterDirectory(CallDirectory):
     async def answer(self, message: Msg) -> None:
         """A command for this worker."""
         try:
-            command = msgspec.msgpack.decode(message.data, type=Command)
-        except msgspec.DecodeError as error:
-            reply = Reply(error=str(error))
-        else:
-            reply = await self._do(command)
-        await message.respond(msgspec.msgpack.encode(reply))
-
-    async def _do(self, command: Command) -> Reply:
-        try:
-            match command.do:
-                case "hangup":
-                    await self._own.hangup(command.call_id, after_playback=command.after_playback)
-                case "change":
-                    await self._own.change(command.call_id, command.names, command.language)
-                case "play":
-                    await self._own.play(command.call_id, command.sound, command.mark)
-                case "stop":
-                    await self._own.stop_playing(command.call_id)
-                case "stopped":
-                    return Reply(stopped=await self._own.playing_stopped(command.call_id))
+            reply = await self._do_here(msgspec.msgpack.decode(message.data, type=Command))
         except CallOver:
-            return Reply(over=True)
+            reply = Reply(over=True)
         except NotPlayable as error:
-            return Reply(error=str(error), not_playable=True, full=error.full)
-        except StoreError as error:
-            return Reply(error=str(error))
-        return Reply()
+            reply = Reply(error=str(error), not_playable=True, full=error.full)
+        except (StoreError, msgspec.DecodeError) as error:
+            reply = Reply(error=str(error))
+        await message.respond(msgspec.msgpack.encode(reply))
 
     async def changed(self, call_id: str, payload: bytes) -> None:
         """A change has come in the stream: it is made in both stores of this worker."""
         try:
-            change = msgspec.json.decode(payload, type=Change)
+            change = msgspec.json.decode(payload, type=EndedCallChange)
         except msgspec.DecodeError as error:
             log.error("unreadable change in the stream", call_id=call_id, error=str(error))
             return

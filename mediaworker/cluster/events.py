@@ -88,20 +88,20 @@ class ClusterEvents(StoredEvents):
 
     async def start(self, stream_id: str) -> None:
         """Raises StoreError."""
-        head = await self._store.start()
+        head = await self.store.start()
         if head.store_id != stream_id:
             if head.row:
-                await self._store.stop()
-                self._store.discard()
-                head = await self._store.start()
-            await self._store.write(lambda database: database.restore(stream_id, Carried([], []), (), 0))
+                await self.store.stop()
+                self.store.discard()
+                head = await self.store.start()
+            await self.store.write(lambda database: database.restore(stream_id, Carried([], []), (), 0))
             head = replace(head, store_id=stream_id, row=0, reserved=0, floor=0, open_calls=())
         self._head = head
         self.event_log.begin(head, 0)
         for record in head.open_calls:
             self._visible[record.call_id] = self._latest[record.call_id] = record
             self._origins[record.call_id] = await self._origin(record.call_id)
-        for record in reversed(await self._store.read(lambda database: database.calls(ENDED))):
+        for record in reversed(await self.store.read(lambda database: database.calls(ENDED))):
             if record.state == "ended":
                 self._ended[record.call_id] = None
         self._own, self._own_row = self._local.cursor.store_id, self._local.cursor.row
@@ -111,7 +111,7 @@ class ClusterEvents(StoredEvents):
         self._look_after()
 
     async def _origin(self, call_id: str) -> str:
-        frames = await self._store.read(lambda database: database.frames(call_id, frozenset({"call.started"})))
+        frames = await self.store.read(lambda database: database.frames(call_id, frozenset({"call.started"})))
         return origin(frames[0]).store_id if frames else ""
 
     async def stop(self) -> None:

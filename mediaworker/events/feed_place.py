@@ -133,7 +133,7 @@ class FeedReader:
         # While the disk is in trouble events go out before they are stored: a place among those would be no place.
         place = row, sum(self._hub.store.renewed.values())
         if place != self._saved and self._hub.trouble is None:
-            await self._hub.maintain(lambda database: database.keep_place(self._key, row))
+            await self._hub.store.write(lambda database: database.keep_place(self._key, row))
             self._saved = place
 
     async def _save_often(self) -> None:

@@ -89,7 +89,7 @@ class EventHub(StoredEvents):
 
     async def start(self) -> None:
         """Open the store and end the calls that a dead process left open. Raises StoreError."""
-        head = self._head = await self._store.start()
+        head = self._head = await self.store.start()
         # Above all that may have been seen: a power cut may have taken the last events, and set back the clock.
         first_row = max(head.row + 1, head.reserved + 1, int(self._clock() * 1_000_000))
         self.event_log.begin(head, first_row)

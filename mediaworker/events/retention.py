@@ -87,11 +87,11 @@ class RetentionTask:
     @property
     def rows(self) -> int:
         """Events in the store. Counted once, in the background, and kept up to date from there."""
-        return self._counted + self._hub.appended - self.erased_events
+        return self._counted + self._hub.store.appended - self.erased_events
 
     async def count(self) -> None:
         """Raises StoreError."""
-        appended, erased = self._hub.appended, self.erased_events
+        appended, erased = self._hub.store.appended, self.erased_events
         self._counted = await self._hub.read(lambda database: database.rows) - appended + erased
 
     async def sweep(self) -> int:
@@ -111,9 +111,9 @@ class RetentionTask:
             await hub.ended_calls.purge()
             more = True
             while more:
-                more = await hub.maintain(lambda database: database.shrink(SHRINK_PAGES))
+                more = await hub.store.write(lambda database: database.shrink(SHRINK_PAGES))
                 await asyncio.sleep(EXPIRE_PAUSE_S)
-            await hub.maintain(lambda database: database.checkpoint())
+            await hub.store.write(lambda database: database.checkpoint())
             log.info("old calls erased", calls=calls, events=self.erased_events - before)
         return calls
 

@@ -49,7 +49,7 @@ class StoredEvents:
         self.ended_calls = EndedCalls(self.event_log, store)
         self.engine = EngineInfo(name="", state="idle")
         self.overruns = self._dropped = 0
-        self._store, self._queue, self._clock = store, settings.events.queue, clock
+        self.store, self._queue, self._clock = store, settings.events.queue, clock
         self._server = f"mediaworker/{version('mediaworker')}"
         self._head: Head | None = None
         self._worker_seq = 0
@@ -65,7 +65,7 @@ class StoredEvents:
 
     def _look_after(self) -> None:
         """Keep the store's file synced, and have it written anew when it is lost, until `stop`."""
-        self._watch_task = lasting(lambda: self._store.look_after(CHECK_S, self._look, self._renew), "events-watch")
+        self._watch_task = lasting(lambda: self.store.look_after(CHECK_S, self._look, self._renew), "events-watch")
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
@@ -74,7 +74,7 @@ class StoredEvents:
         if self.event_log.backlog:
             # Lost in the last half second: what is left has to go somewhere.
             try:
-                await self._store.check()
+                await self.store.check()
             except StoreUnusable as error:
                 with contextlib.suppress(StoreError):
                     await self._renew(error.error)
@@ -83,19 +83,19 @@ class StoredEvents:
                 pass
         for subscription in tuple(self._subscriptions):
             subscription.end(GOING_AWAY, "the worker stops")
-        await self._store.stop()
+        await self.store.stop()
 
     async def _look(self) -> None:
         """Raises StoreError."""
-        await self._store.check()
-        await self._store.sync()
+        await self.store.check()
+        await self.store.sync()
 
     async def _renew(self, lost: UnusableDatabase) -> None:
         """Raises StoreError."""
         assert self._head is not None
         self.event_log.fail(str(lost))
         records = tuple(self._visible.values())
-        if await self._store.renew(lost, self._head.store_id, records, self.event_log.committed):
+        if await self.store.renew(lost, self._head.store_id, records, self.event_log.committed):
             # Who has seen everything up to here goes on; who has not would find a gap. A commit that was under way may
             # have been the last one to the old file.
             self.event_log.raise_floor(self.event_log.committed)
@@ -118,22 +118,12 @@ class StoredEvents:
     @property
     def file(self) -> Path:
         """Where the events are."""
-        return self._store.file
-
-    @property
-    def appended(self) -> int:
-        """Durable events written since the start."""
-        return self._store.appended
+        return self.store.file
 
     @property
     def warnings(self) -> list[str]:
         """What is to be known about the store while events are being stored all the same."""
-        return self._store.warnings
-
-    @property
-    def store(self) -> EventStore:
-        """For its counters."""
-        return self._store
+        return self.store.warnings
 
     @property
     def subscribers(self) -> int:
@@ -237,11 +227,11 @@ class StoredEvents:
 
     async def read(self, query: Callable[[Database], T]) -> T:
         """Ask the store, beside its writer. Raises StoreError."""
-        return await self._store.read(query)
+        return await self.store.read(query)
 
     async def history(self, call_id: str) -> list[Event]:
         """What `call_record.closing` reads of a call. Raises StoreError."""
-        frames = await self._store.read(lambda database: database.frames(call_id, HISTORY))
+        frames = await self.store.read(lambda database: database.frames(call_id, HISTORY))
         found = []
         for frame in frames:
             try:
@@ -249,10 +239,6 @@ class StoredEvents:
             except EventError as error:  # a disk that forgets must not keep a call open
                 log.error("unreadable event", call_id=call_id, error=str(error))
         return found
-
-    async def maintain(self, job: Callable[[Database], T]) -> T:
-        """A short piece of upkeep on the writer's thread, behind what waits for it. Raises StoreError."""
-        return await self._store.write(job)
 
     def _here(self) -> Cursor:
         assert self._head is not None, "the hub has not been started"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from config.child_process import end_with_parent
-from config.framing import Frames, encode
+from config.framing import Frames, decode, encode
 from mediaworker.files import sandbox
 from mediaworker.files.messages import (
     Begin,
@@ -29,7 +29,7 @@ from mediaworker.files.messages import (
     Opened,
     Progress,
     ToReader,
-    decode_to_reader,
+    to_reader,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Parent:
             if not data:
                 os._exit(0)
             self._bodies += self._frames.feed(data)
-        return decode_to_reader(self._bodies.popleft())
+        return decode(to_reader, self._bodies.popleft())
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from config import Endpointing, child_process
-from config.framing import FrameError, Frames, encode
+from config.framing import FrameError, Frames, decode, encode
 from config.settings import Files
 from mediaworker.errors import MediaworkerError
 from mediaworker.files.messages import (
@@ -30,7 +30,7 @@ from mediaworker.files.messages import (
     Grant,
     Opened,
     Progress,
-    decode_from_reader,
+    from_reader,
 )
 
 RECEIVE_BYTES = 256 * 1024
@@ -98,17 +98,8 @@ class DecoderProcess:
         finally:
             os.close(file)
         self._stack.callback(child_process.kill, self._child.process)
-        settings, plan = self._settings, self._plan
-        self._send(
-            Begin(
-                plan.channels,
-                plan.endpointing,
-                max_s=settings.max_hours * 3600,
-                memory_bytes=MEMORY_BYTES,
-                cpu_s=CPU_S,
-                skip=tuple(plan.skip),
-            )
-        )
+        plan, max_s = self._plan, self._settings.max_hours * 3600
+        self._send(Begin(plan.channels, plan.endpointing, max_s, MEMORY_BYTES, CPU_S, tuple(plan.skip)))
         if self._granted:
             self._send(Grant(self._granted))
         return self
@@ -136,7 +127,7 @@ class DecoderProcess:
             except ConnectionError:
                 data = b""
             try:
-                messages = [decode_from_reader(body) for body in frames.feed(data)]
+                messages = [decode(from_reader, body) for body in frames.feed(data)]
             except FrameError as error:
                 raise FileRefused("internal", f"the reader of the file went wrong ({error})") from None
             for message in messages:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from config import Endpointing
-from config.framing import FramedMessage, decode
+from config.framing import FramedMessage
 
 Fault = Literal[
     "empty", "unreadable", "no_audio", "too_long", "too_large", "stalled", "channels", "crashed", "internal"
@@ -85,15 +85,6 @@ class Failed(FramedMessage, frozen=True):
 ToReader = Begin | Grant
 FromReader = Opened | Chunk | Progress | Ended | Failed
 
-_to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
-_from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
-
-
-def decode_to_reader(body: bytes) -> ToReader:
-    """Raises FrameError."""
-    return decode(_to_reader, body)
-
-
-def decode_from_reader(body: bytes) -> FromReader:
-    """Raises FrameError."""
-    return decode(_from_reader, body)
+to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
+from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
+"""For `config.framing.decode`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
@@ -60,15 +60,14 @@ class JobNotifier:
         for job in self._store.open.values():
             owed = not job.active and not job.over and self._store.owns(job)
             if owed and job.id not in self.outbox.lanes:
-                assert job.webhook is not None
-                assert job.ended_s is not None
-                body = self._body_of(job.id)
-                message = OutgoingMessage(job.id, job.id, job.webhook.url, body, since_s=job.ended_s)
+                assert job.webhook is not None and job.ended_s is not None
+                write = partial(self._body, job.id)
+                message = OutgoingMessage(job.id, job.id, job.webhook.url, write, since_s=job.ended_s)
                 message.tries = job.webhook.attempts
                 self.outbox.add(message, job.webhook.next_s)
 
-    def _body_of(self, job_id: str) -> Callable[[], str]:
-        return lambda: body(self._store.open[job_id])
+    def _body(self, job_id: str) -> str:
+        return body(self._store.open[job_id])
 
     async def _on_attempt(self, message: OutgoingMessage, attempt: Attempt) -> None:
         job = self._store.open.get(message.id)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Iterator
 from contextlib import aclosing
 
 import structlog
@@ -15,7 +13,7 @@ from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription, SourceChanged
-from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.record import Job
 from mediaworker.jobs.sources import SourceError
 from mediaworker.jobs.store import JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
@@ -93,37 +91,23 @@ class JobRun:
         known = {segment.index: segment for segment in await store.segments(self._id)}
         failed = sum(segment.error is not None for segment in known.values())
         job = store.open[self._id] = replace(self._job, chunks=len(known), failed_chunks=failed)
-        file = await asyncio.to_thread(store.sources.open, job)
-        with (
-            _closed(file),
-            self._files.transcription(FileTask(file, job.source.filename, job.options, job.id, known=known)) as work,
-        ):
-            self._work = work
-            async with aclosing(work.segments()) as found:
-                async for segment in found:
-                    await self._add(segment)
-            opened, ended = work.facts.opened, work.facts.ended
-            assert opened is not None and ended is not None
-            await asyncio.to_thread(store.sources.check, job, file)
-            job = replace(
-                self._job,
-                duration_s=ended.duration_s,
-                done_s=ended.duration_s,
-                damaged=ended.damaged,
-                jumps=ended.jumps,
-                channels=opened.channels,
-            )
-        await store.end(job, "completed")
+        with os.fdopen(await asyncio.to_thread(store.sources.open, job), "rb") as source:
+            task = FileTask(source.fileno(), job.source.filename, job.options, job.id, known=known)
+            with self._files.transcription(task) as work:
+                self._work = work
+                async with aclosing(work.segments()) as found:
+                    async for segment in found:
+                        await self._add(segment)
+                ended = work.facts.ended
+                assert ended is not None
+                await asyncio.to_thread(store.sources.check, job, source.fileno())
+                job = replace(self.now(self._job), duration_s=ended.duration_s, done_s=ended.duration_s)
+        await store.end(replace(job, damaged=ended.damaged, jumps=ended.jumps), "completed")
 
     async def _add(self, segment: FileSegment) -> None:
         job = self.now(self._job)
-        job = replace(
-            job,
-            chunks=job.chunks + 1,
-            failed_chunks=job.failed_chunks + (segment.error is not None),
-            waits_since_s=0.0,
-        )
-        await self._store.put(job, segment)
+        failed = job.failed_chunks + (segment.error is not None)
+        await self._store.put(replace(job, chunks=job.chunks + 1, failed_chunks=failed, waits_since_s=0.0), segment)
         log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
 
     async def _put_off(self, reason: str) -> None:
@@ -147,15 +131,6 @@ class JobRun:
 
 def waiting(job: Job, now_s: float) -> Job:
     """To be tried again later."""
-    state: State = "queued"
     since_s = job.waits_since_s or now_s
     wait_s = min(max(now_s - since_s, AGAIN_S[0]), AGAIN_S[1])
-    return replace(job, state=state, waits_since_s=since_s, not_before_s=now_s + wait_s)
-
-
-@contextlib.contextmanager
-def _closed(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    return replace(job, state="queued", waits_since_s=since_s, not_before_s=now_s + wait_s)

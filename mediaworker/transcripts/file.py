@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from asr import languages
-from mediaworker.events.schema import Word
 from mediaworker.files.decoder_process import FileFacts
 from mediaworker.files.messages import Ended
 from mediaworker.files.segments import FileSegment, language, speaker, whole_text
@@ -23,14 +22,8 @@ from mediaworker.transcripts.formats import SpokenLine, plain_text, srt, vtt
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MEDIA_TYPES: dict[Format, str] = {
-    "json": formats.JSON,
-    "text": formats.MEDIA_TYPES["txt"],
-    "srt": formats.MEDIA_TYPES["srt"],
-    "vtt": formats.MEDIA_TYPES["vtt"],
-    "verbose_json": formats.JSON,
-    "diarized_json": formats.JSON,
-}
+MEDIA_TYPES: dict[str, str] = dict.fromkeys(FORMATS, formats.JSON) | formats.MEDIA_TYPES
+MEDIA_TYPES["text"] = formats.MEDIA_TYPES["txt"]
 
 ONE_CHANNEL = "the audio has one channel, and speakers are told apart by channel: all of it is one speaker's"
 
@@ -140,7 +133,8 @@ def _verbose(transcript: FileTranscript, granularities: Sequence[str]) -> dict[s
     if "segment" in granularities:
         found["segments"] = [_segment(transcript, number, each) for number, each in enumerate(spoken)]
     if "word" in granularities:
-        found["words"] = [_word(word) for segment in spoken for word in segment.words]
+        words = (word for segment in spoken for word in segment.words)
+        found["words"] = [{"word": w.word, "start": w.start_ms / 1000, "end": w.end_ms / 1000} for w in words]
     return _ended(transcript, "verbose_json", found)
 
 
@@ -192,10 +186,6 @@ def _lines(transcript: FileTranscript) -> list[SpokenLine]:
 
 def _line(transcript: FileTranscript, segment: FileSegment) -> SpokenLine:
     return SpokenLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
-
-
-def _word(word: Word) -> dict[str, Any]:
-    return {"word": word.word, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
 
 
 def _compression(text: str) -> float:

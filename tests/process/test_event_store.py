@@ -144,8 +144,8 @@ async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, mon
         hub.publish("c1", 0, started())
         await hub.flush()
         assert hub.trouble is None
-        full = await hub._store.write(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-        await hub._store.write(lambda db: db.execute(f"PRAGMA max_page_count = {full}"))
+        full = await hub.store.write(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+        await hub.store.write(lambda db: db.execute(f"PRAGMA max_page_count = {full}"))
         sent = 0
         while hub.trouble is None:
             hub.publish("c1", sent, Dtmf("inbound", "1", sent))
@@ -168,7 +168,7 @@ async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, mon
         with pytest.raises(StoreError):
             await hub.ended_calls.erase("c1")
         # … and all of it is stored once there is room.
-        await hub._store.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
+        await hub.store.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
         await until(lambda: hub.trouble is None)
         assert hub.event_log.backlog == 0
         stored = [decode(frame) for frame in await all_frames(hub, "c1")]
@@ -186,7 +186,7 @@ async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, mo
         hub.publish("c2", 0, started())
         await hub.flush()
         early = str(hub.subscribe().cursor)
-        await hub._store.write(lambda db: db.execute("PRAGMA query_only = ON"))
+        await hub.store.write(lambda db: db.execute("PRAGMA query_only = ON"))
         hub.publish("c2", 1, ended())
         for number in range(200):
             hub.publish("c1", number, Dtmf("inbound", "1", number))
@@ -198,7 +198,7 @@ async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, mo
         late = str(hub.subscribe().cursor)
         with pytest.raises(ResumeError, match="expired"):
             hub.subscribe(after=early)
-        await hub._store.write(lambda db: db.execute("PRAGMA query_only = OFF"))
+        await hub.store.write(lambda db: db.execute("PRAGMA query_only = OFF"))
         await until(lambda: hub.trouble is None)
         assert (await hub.read(lambda database: database.call("c2"))).state == "ended", "the record outlives its event"
     async with running_hub(tmp_path) as hub:

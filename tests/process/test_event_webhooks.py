@@ -311,7 +311,7 @@ async def test_a_place_that_was_never_stored_is_that_before_it(tmp_path: Path) -
                 hub.publish("c1", 0, started())
                 await true(lambda: feed.outbox.delivered == 1)
             row = hub.cursor.row
-            await hub.maintain(lambda database: database.keep_place("webhook crm", row + 7))
+            await hub.store.write(lambda database: database.keep_place("webhook crm", row + 7))
         async with running_hub(tmp_path) as hub:  # and what the start owes the call
             hub.publish("c2", 0, started())
             await hub.flush()

@@ -281,7 +281,7 @@ async def test_a_file_over_its_limit_shrinks_and_loses_what_ended_first(tmp_path
             await a_call(hub, f"c{number:02}", 10, "word " * 400)
         hub.publish("live", 0, started())
         await hub.flush()
-        await hub.maintain(lambda database: database.checkpoint())
+        await hub.store.write(lambda database: database.checkpoint())
         before = (tmp_path / FILE).stat().st_size
         limit = before // 2
         sweeper = retention(hub, clock, max_bytes=limit)
@@ -355,7 +355,7 @@ async def test_an_interrupted_erasure_is_finished_by_the_next_sweep(
     async with running_hub(tmp_path, clock=clock) as hub:
         await a_call(hub, "c", 100)
         clock.now += DAY_S
-        await hub.maintain(lambda database: database.expire("c", 50))  # and then the worker is killed
+        await hub.store.write(lambda database: database.expire("c", 50))  # and then the worker is killed
     async with running_hub(tmp_path, clock=clock) as hub:
         assert 0 < len(await stored(hub)) < 202
         await retention(hub, clock, max_age_days=0.5).sweep()
@@ -370,7 +370,7 @@ async def test_the_sweep_runs_by_itself_and_survives_a_store_in_trouble(
     async with running_hub(tmp_path, clock=clock) as hub:
         await a_call(hub, "c")
         clock.now += DAY_S
-        await hub.maintain(lambda database: database.execute("PRAGMA query_only = ON"))
+        await hub.store.write(lambda database: database.execute("PRAGMA query_only = ON"))
         monkeypatch.setattr("mediaworker.events.retention.SWEEP_EVERY_S", 0.02)
         sweeper = retention(hub, clock, max_age_days=0.5)
         sweep, sweeps = sweeper.sweep, 0
@@ -386,7 +386,7 @@ async def test_the_sweep_runs_by_itself_and_survives_a_store_in_trouble(
             while sweeps < 3:  # noqa: ASYNC110 - the first two have failed
                 await asyncio.sleep(0.01)
         assert sweeper.erased_calls == 0
-        await hub.maintain(lambda database: database.execute("PRAGMA query_only = OFF"))
+        await hub.store.write(lambda database: database.execute("PRAGMA query_only = OFF"))
         async with timeout(20):
             while not sweeper.erased_calls:  # noqa: ASYNC110 - what is waited for tells nobody
                 await asyncio.sleep(0.01)

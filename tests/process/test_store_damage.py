@@ -52,7 +52,7 @@ async def _fill(folder: Path) -> None:
         hub.publish("open", 100, final("open/1", "the first words"))
         hub.publish("open", 300, speech("open/2"))
         await hub.flush()
-        await hub.maintain(lambda database: database.checkpoint_all())
+        await hub.store.write(lambda database: database.checkpoint_all())
 
 
 def a_call(hub: EventHub, name: str, finals: int) -> None:
@@ -350,8 +350,8 @@ async def test_a_store_lost_under_a_running_worker_is_written_anew_and_calls_go_
         await hub.flush()
         seen = (await take(follower, 11))[1:]
         if lose in (empty, overwrite):
-            await hub.maintain(lambda database: database.checkpoint_all())
-            await hub.maintain(lambda database: database.execute("PRAGMA cache_size = 0"))
+            await hub.store.write(lambda database: database.checkpoint_all())
+            await hub.store.write(lambda database: database.execute("PRAGMA cache_size = 0"))
         lose(folder / FILE)
         if lose is overwrite:  # nobody can see it before the next commit meets it
             for number in range(4):

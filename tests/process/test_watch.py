@@ -54,7 +54,7 @@ async def test_what_strangers_say_does_not_steer_the_terminal(tmp_path: Path) ->
             assert await shown.wait() == 0, "--once"
         assert shown.stderr is not None
         assert "waiting for events until the worker closes the connection" in (await shown.stderr.read()).decode()
-        await api.hub._store.start()  # the fixture stops the hub once more
+        await api.hub.store.start()  # the fixture stops the hub once more
 
 
 async def test_a_refusal_is_one_line(tmp_path: Path) -> None:

@@ -236,12 +236,12 @@ async def test_health_and_readiness(tmp_path: Path) -> None:
         assert "not registered" in await problem(answer, 503)
         assert answer.json()["reasons"] == ["SIP account pbx is not registered"]
         api.reasons.clear()
-        await api.hub._store.write(lambda database: database.execute("PRAGMA query_only = ON"))
+        await api.hub.store.write(lambda database: database.execute("PRAGMA query_only = ON"))
         api.open_call("c1")
         await api.hub.flush()
         assert "not being stored" in await problem(await api.client.get("/readyz"), 503)
         assert (await api.client.get("/v1/calls/c1")).status_code == 200, "a live call is known without the disk"
-        await api.hub._store.write(lambda database: database.execute("PRAGMA query_only = OFF"))
+        await api.hub.store.write(lambda database: database.execute("PRAGMA query_only = OFF"))
 
 
 async def test_metrics(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ async def test_a_stop_of_the_worker_is_an_event(tmp_path: Path) -> None:
             await api.hub.stop()
             last = [each async for each in events][-1]
             assert last.event == "close" and last.json["code"] == 1001
-        await api.hub._store.start()  # the fixture stops the hub once more
+        await api.hub.store.start()  # the fixture stops the hub once more
 
 
 async def test_an_event_source_resumes_without_a_gap(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ async def test_the_worker_says_goodbye(tmp_path: Path) -> None:
             assert events[-1]["type"] == "dtmf", "what was published before the stop still arrives"
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1001
-        await api.hub._store.start()  # the fixture stops the hub once more
+        await api.hub.store.start()  # the fixture stops the hub once more
 
 
 async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path) -> None:

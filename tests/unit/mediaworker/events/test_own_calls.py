@@ -177,7 +177,9 @@ async def test_a_damaged_event_keeps_no_call_open(tmp_path: Path, damage: str) -
         call.hear(FINAL)
         call.hear(SpeechStarted("main", "main/2", 20))
         await call.hub.flush()
-        await call.hub.maintain(lambda database: database.execute(f"UPDATE events SET json = {damage} WHERE seq = 5"))
+        await call.hub.store.write(
+            lambda database: database.execute(f"UPDATE events SET json = {damage} WHERE seq = 5")
+        )
         await call.another_worker_ends_it()
     assert [kind for _, kind in call.story[5:]] == CLOSED
 
