@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
+from mediaworker.events import schema as events
 from mediaworker.events import talk
-from mediaworker.events.schema import (
-    SEVERITIES,
-    Alert,
-    CallEnded,
-    CallHeld,
-    CallRecord,
-    CallResumed,
-    CallStarted,
-    Event,
-    EventBody,
-    LastSaid,
-    LegInfo,
-    LegUpdated,
-    Metrics,
-    Speech,
-    SpeechEnded,
-    SpeechStarted,
-    TranscriptFinal,
-    TranscriptPartial,
-    WorstAlert,
-)
 
 HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
 """Types of the events that `closing` reads."""
@@ -36,84 +17,72 @@ RESTART_REVISION = 1_000_000
 at most 30 s, and no engine makes a million revisions in that."""
 
 
-def apply(record: CallRecord | None, event: Event) -> CallRecord:
+def apply(record: events.CallRecord | None, event: events.Event) -> events.CallRecord:
     """The record after a durable event. Raises ValueError when the call has not begun, or begins twice."""
     body = event.body
-    if isinstance(body, CallStarted):
+    if isinstance(body, events.CallStarted):
         if record is not None:
             raise ValueError(f"call {event.call_id} starts twice")
         assert event.call_id is not None
-        return CallRecord(
-            call_id=event.call_id,
-            state="live",
-            source=body.source,
-            direction=body.direction,
-            from_=body.from_,
-            to=body.to,
-            external_id=body.external_id,
-            account=body.account,
-            legs=body.legs,
-            custom=body.custom,
-            started_at=event.time,
-            seq=event.seq,
-            at_ms=event.at_ms,
-        )
+        begun: dict[str, Any] = msgspec.structs.asdict(body)
+        begun |= {"started_at": event.time, "seq": event.seq, "at_ms": event.at_ms}
+        return events.CallRecord(call_id=event.call_id, state="live", **begun)
     if record is None:
         raise ValueError(f"call {event.call_id} has no call.started")
     at_ms = max(record.at_ms, event.at_ms)  # a digit is dated by its leg, which may run behind
     return msgspec.structs.replace(record, seq=event.seq, at_ms=at_ms, **_changes(record, event, body))
 
 
-def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, object]:
+def _changes(record: events.CallRecord, event: events.Event, body: events.EventBody) -> dict[str, object]:
     match body:
-        case LegUpdated():
-            info = LegInfo(leg=body.leg, role=body.role, label=body.label, name=body.name, codec=body.codec)
+        case events.LegUpdated():
+            info = events.LegInfo(leg=body.leg, role=body.role, label=body.label, name=body.name, codec=body.codec)
             known = any(leg.leg == body.leg for leg in record.legs)
             legs = [info if leg.leg == body.leg else leg for leg in record.legs]
             return {"legs": legs if known else [*legs, info]}
-        case CallHeld():
+        case events.CallHeld():
             added = [leg.leg for leg in record.legs] if body.leg is None else [body.leg]
             return _held(record, [*record.held, *(leg for leg in added if leg not in record.held)])
-        case CallResumed():
+        case events.CallResumed():
             return _held(record, [] if body.leg is None else [leg for leg in record.held if leg != body.leg])
-        case SpeechStarted():
-            speech = Speech(leg=body.leg, utterance_id=body.utterance_id, start_ms=body.start_ms)
+        case events.SpeechStarted():
+            speech = events.Speech(leg=body.leg, utterance_id=body.utterance_id, start_ms=body.start_ms)
             return {"speaking": [*record.speaking, speech]}
-        case TranscriptFinal():
+        case events.TranscriptFinal():
             speaking = [speech for speech in record.speaking if speech.utterance_id != body.utterance_id]
             if not body.text or (record.said is not None and record.said.start_ms > body.start_ms):
                 return {"speaking": speaking}
-            return {"speaking": speaking, "said": LastSaid(body.leg, body.role, body.start_ms, body.text)}
-        case Alert():
+            return {"speaking": speaking, "said": events.LastSaid(body.leg, body.role, body.start_ms, body.text)}
+        case events.Alert():
             return {"alert": _worst(record.alert, body)}
-        case CallEnded():
+        case events.CallEnded():
             ended = {"ended_at": event.time, "duration_ms": body.duration_ms, "reason": body.reason}
             return {"state": "ended", "held": [], "speaking": [], **ended}
     return {}
 
 
-def _worst(before: WorstAlert | None, alert: Alert) -> WorstAlert:
+def _worst(before: events.WorstAlert | None, alert: events.Alert) -> events.WorstAlert:
     """The worst alert so far, of equally bad ones the latest, and how many there were."""
     count = 1 if before is None else before.count + 1
-    rank = {severity: number for number, severity in enumerate(SEVERITIES)}
+    rank = {severity: number for number, severity in enumerate(events.SEVERITIES)}
     if before is not None and rank.get(before.severity, -1) > rank.get(alert.severity, -1):
         return msgspec.structs.replace(before, count=count)
-    return WorstAlert(alert.rule, alert.severity, count)
+    return events.WorstAlert(alert.rule, alert.severity, count)
 
 
-def _held(record: CallRecord, held: list[str]) -> dict[str, object]:
+def _held(record: events.CallRecord, held: list[str]) -> dict[str, object]:
     everyone = bool(held) and all(leg.leg in held for leg in record.legs)
     return {"held": held, "state": "held" if everyone else "live"}
 
 
 def closing(
-    record: CallRecord,
-    history: Iterable[Event],
+    record: events.CallRecord,
+    history: Iterable[events.Event],
     *,
     reason: str = "worker_restart",
     error: str = "the worker was restarted",
-    said: Mapping[str, TranscriptPartial] = {},  # noqa: B006 - read only
-) -> Iterator[EventBody]:
+    said: Mapping[str, events.TranscriptPartial] = {},  # noqa: B006 - read only
+) -> Iterator[events.EventBody]:
     """What a call that a dead process left open still owes, as far as its stored events can tell: an end and a final
     for all speech, its figures, then its own end. What nobody has written down ended with the last event.
 
@@ -128,10 +97,10 @@ def closing(
             partial = said.get(speech.utterance_id)
             known_ms = max(record.at_ms, partial.end_ms) if partial is not None else record.at_ms
             end_ms = past.end(speech.leg, speech.utterance_id, known_ms)
-            yield SpeechEnded(speech.leg, speech.utterance_id, end_ms)
+            yield events.SpeechEnded(speech.leg, speech.utterance_id, end_ms)
         heard = said.get(speech.utterance_id)
         whose = heard or legs.get(speech.leg)
-        yield TranscriptFinal(
+        yield events.TranscriptFinal(
             leg=speech.leg,
             role=whose.role if whose is not None else "unknown",
             utterance_id=speech.utterance_id,
@@ -149,13 +118,13 @@ def closing(
         )
     if not past.told:
         yield past.metrics(record.at_ms)
-    yield CallEnded(reason=reason, duration_ms=record.at_ms, legs=[])
+    yield events.CallEnded(reason=reason, duration_ms=record.at_ms, legs=[])
 
 
 class _Past:
     """What a call's stored events say about who talked when."""
 
-    def __init__(self, record: CallRecord, history: Iterable[Event]) -> None:
+    def __init__(self, record: events.CallRecord, history: Iterable[events.Event]) -> None:
         self.told = False
         """Its figures are stored already: it died between them and the end, or a restart did."""
         self.ends: dict[str, int] = {}
@@ -167,19 +136,19 @@ class _Past:
         hold_since: int | None = None
         for event in history:
             match event.body:
-                case SpeechStarted(utterance_id=name, start_ms=start_ms):
+                case events.SpeechStarted(utterance_id=name, start_ms=start_ms):
                     self._starts[name] = start_ms
-                case SpeechEnded(leg=leg, utterance_id=name, end_ms=end_ms):
+                case events.SpeechEnded(leg=leg, utterance_id=name, end_ms=end_ms):
                     self.end(leg, name, end_ms)
-                case CallHeld(leg=one):
+                case events.CallHeld(leg=one):
                     held |= everyone if one is None else {one}
                     if hold_since is None and held >= everyone:
                         hold_since = event.at_ms
-                case CallResumed(leg=one):
+                case events.CallResumed(leg=one):
                     held -= everyone if one is None else {one}
                     if hold_since is not None and not held >= everyone:
                         self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
-                case Metrics():
+                case events.Metrics():
                     self.told = True
         self._hold_since = hold_since
 
@@ -189,10 +158,10 @@ class _Past:
         self._segments.setdefault(leg, []).append((start_ms, end_ms))
         return end_ms
 
-    def metrics(self, at_ms: int) -> Metrics:
+    def metrics(self, at_ms: int) -> events.Metrics:
         hold_ms = self._hold_ms + (0 if self._hold_since is None else max(0, at_ms - self._hold_since))
         sums = talk.totals(self._segments, at_ms, hold_ms)
-        return Metrics(
+        return events.Metrics(
             talk_ms=sums.talk_ms,
             overtalk_ms=sums.overtalk_ms,
             silence_ms=sums.silence_ms,

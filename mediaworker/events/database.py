@@ -16,20 +16,9 @@ from pathlib import Path
 import msgspec
 
 from mediaworker.events import call_record as calls
-from mediaworker.events import search
+from mediaworker.events import search, tables
 from mediaworker.events.frame import Envelope, decode
 from mediaworker.events.schema import CallRecord, EventError
-from mediaworker.events.tables import (
-    ERASED,
-    MIGRATIONS,
-    OPEN_CALLS,
-    RESERVED_ROWS,
-    ROW_MAX,
-    SEARCHED_VERSION,
-    Carried,
-    EventRow,
-    Head,
-)
 from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase
 
 INDEX_BYTES = 100_000_000
@@ -52,22 +41,22 @@ class Database(SqliteFile):
         """As written to the file."""
         self._reserved = False
         self._on_damage = on_damage
-        super().__init__(path, MIGRATIONS, read_only=read_only, records=("calls", "call_id"))
+        super().__init__(path, tables.MIGRATIONS, read_only=read_only, records=("calls", "call_id"))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
+    def append(self, rows: Iterable[tables.EventRow], records: Iterable[CallRecord], floor: int) -> None:
         """Rows and the call records that sum them up, in one transaction."""
         rows = tuple(rows)
         if rows and not self._reserved:
-            self._reserve(rows[0].id + RESERVED_ROWS)
+            self._reserve(rows[0].id + tables.RESERVED_ROWS)
         with self._transaction():
             self._insert(rows, records)
             if raised := floor > self._floor:
                 self._raise_floor(floor)
         self._floor = floor if raised else self._floor
 
-    def _insert(self, rows: Sequence[EventRow], records: Iterable[CallRecord]) -> None:
+    def _insert(self, rows: Sequence[tables.EventRow], records: Iterable[CallRecord]) -> None:
         self._connection.executemany(
             "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
             ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
@@ -90,13 +79,13 @@ class Database(SqliteFile):
             self.execute("PRAGMA synchronous = NORMAL")
         self._reserved = True
 
-    def carry(self, call_ids: Collection[str]) -> Carried:
+    def carry(self, call_ids: Collection[str]) -> tables.Carried:
         """The events of these calls, and what is known beside the events."""
         query = "SELECT id, call_id, seq, type, json FROM events WHERE call_id = ? ORDER BY id"
-        rows = [EventRow(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
-        return Carried(self.execute("SELECT key, value FROM meta").fetchall(), rows)
+        rows = [tables.EventRow(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
+        return tables.Carried(self.execute("SELECT key, value FROM meta").fetchall(), rows)
 
-    def restore(self, store_id: str, carried: Carried, records: Iterable[CallRecord], floor: int) -> None:
+    def restore(self, store_id: str, carried: tables.Carried, records: Iterable[CallRecord], floor: int) -> None:
         """Into a new file, what was carried over, under the id that cursors know."""
         with self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", carried.meta)
@@ -142,9 +131,8 @@ class Database(SqliteFile):
         """Everything that was said in the call, and by whom; `purge` is still to be called."""
         with self._transaction():
             search.remove(self._connection, "call_id = ?", (call_id,))
-            self.execute(
-                f"UPDATE events SET call_id = NULL, seq = 0, type = '{ERASED}', json = '' WHERE call_id = ?", (call_id,)
-            )
+            empty = f"call_id = NULL, seq = 0, type = '{tables.ERASED}', json = ''"
+            self.execute(f"UPDATE events SET {empty} WHERE call_id = ?", (call_id,))
             self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
         # Until the log is checkpointed the old pages are still in it.
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -244,7 +232,7 @@ class Database(SqliteFile):
             return None if found is None else datetime.fromisoformat(str(found[0])).timestamp()
         return None
 
-    def head(self) -> Head:
+    def head(self) -> tables.Head:
         """Raises UnusableDatabase as well. Takes no longer when more is stored."""
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())
         store_id, floor, reserved = meta.get("store_id"), meta.get("floor", 0), meta.get("reserved", 0)
@@ -253,15 +241,15 @@ class Database(SqliteFile):
         if seq is None:  # an older program has written it
             seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
         numbers = (floor, reserved, row, seq)
-        if not all(isinstance(number, int) and 0 <= number < ROW_MAX for number in numbers):
+        if not all(isinstance(number, int) and 0 <= number < tables.ROW_MAX for number in numbers):
             raise UnusableDatabase("damaged", "its numbers are impossible")
         if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
             raise UnusableDatabase("damaged", "it has no id")
         self._floor = floor
-        records = [self._record(call_id) for (call_id,) in self.execute(OPEN_CALLS).fetchall()]
+        records = [self._record(call_id) for (call_id,) in self.execute(tables.OPEN_CALLS).fetchall()]
         live = tuple(record for record in records if record is not None and record.state != "ended")
         # Rows that expired counted too: no later event may get their numbers.
-        return Head(store_id, max(row, floor), reserved, floor, seq, live)
+        return tables.Head(store_id, max(row, floor), reserved, floor, seq, live)
 
     def has_row(self, row: int) -> bool:
         return self.execute("SELECT 1 FROM events WHERE id = ?", (row,)).fetchone() is not None
@@ -271,8 +259,8 @@ class Database(SqliteFile):
     ) -> list[tuple[int, str]]:
         """(row id, frame) of at most `limit` events with `after < id <= until`, oldest first. A damaged one has
         an empty frame."""
-        where, parameters = ["id > ?", "id <= ?", f"type <> '{ERASED}'"], [after, until]
-        arguments: list[object] = [*parameters]
+        where = ["id > ?", "id <= ?", f"type <> '{tables.ERASED}'"]
+        arguments: list[object] = [after, until]
         if call_id is not None:
             where.append("call_id = ?")
             arguments.append(call_id)
@@ -352,7 +340,7 @@ class Database(SqliteFile):
     def _migrate(self, migrations: Sequence[str]) -> None:
         before = self._pragma("user_version")
         super()._migrate(migrations)
-        if 0 < before < SEARCHED_VERSION and self.used_bytes <= REWRITE_BYTES:
+        if 0 < before < tables.SEARCHED_VERSION and self.used_bytes <= REWRITE_BYTES:
             with self._transaction():
                 search.add(self._connection, self.execute("SELECT id, type, json FROM events").fetchall())
         # Short, and without what a URL would have to escape: it stands in every cursor.

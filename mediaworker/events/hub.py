@@ -21,20 +21,8 @@ from config import Settings
 from config.metrics.counters import Histogram
 from config.metrics.registry import Metrics
 from mediaworker.events import call_record as calls
+from mediaworker.events import schema
 from mediaworker.events.frame import encode, printable, timestamp
-from mediaworker.events.schema import (
-    TYPES,
-    CallErased,
-    CallRecord,
-    CallStarted,
-    EngineInfo,
-    EngineState,
-    Event,
-    EventBody,
-    TranscriptPartial,
-    is_durable,
-    type_of,
-)
 from mediaworker.events.store import EventStore
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import Entry
@@ -47,14 +35,14 @@ class EventHub(StoredEvents):
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(settings, store, clock=clock)
-        self.published = dict.fromkeys(sorted(TYPES - {"hello", "lagged"}), 0)
+        self.published = dict.fromkeys(sorted(schema.TYPES - {"hello", "lagged"}), 0)
         """Counts by type."""
         self.strays = 0
         self.delay_s = Histogram()
         """From `publish` to fan-out."""
         self.final_commit_s, self.final_fan_out_s = Histogram(), Histogram()
         """Of finals: from `publish` to the end of its commit, and on to the last subscriber's waiting room."""
-        self._latest: dict[str, CallRecord] = {}
+        self._latest: dict[str, schema.CallRecord] = {}
         """Open calls after the last event published."""
         self.on_shown: list[Callable[[Entry], None]] = []
         """Called with each event that subscribers are shown."""
@@ -106,7 +94,7 @@ class EventHub(StoredEvents):
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
-    def publish(self, call_id: str | None, at_ms: int, body: EventBody) -> None:
+    def publish(self, call_id: str | None, at_ms: int, body: schema.EventBody) -> None:
         """Number the event and put it in line for the disk and the subscribers. Never blocks.
 
         An event outside its call, before `call.started` or after `call.ended`, is dropped and counted; `CallErased` is
@@ -115,27 +103,29 @@ class EventHub(StoredEvents):
         record = None if call_id is None else self._latest.get(call_id)
         if (
             call_id is not None
-            and not isinstance(body, CallErased)
-            and (record.state == "ended" if record is not None else not isinstance(body, CallStarted))
+            and not isinstance(body, schema.CallErased)
+            and (record.state == "ended" if record is not None else not isinstance(body, schema.CallStarted))
         ):
             self.strays += 1
-            log.debug("event outside its call", call_id=call_id, type=type_of(body))
+            log.debug("event outside its call", call_id=call_id, type=schema.type_of(body))
             return
-        self.published[type_of(body)] += 1
-        if isinstance(body, EngineState):
-            self.engine = EngineInfo(body.engine or self.engine.name, body.state, self.engine.languages)
+        self.published[schema.type_of(body)] += 1
+        if isinstance(body, schema.EngineState):
+            self.engine = schema.EngineInfo(body.engine or self.engine.name, body.state, self.engine.languages)
         self.event_log.put(self._entry(call_id, at_ms, body, record))
 
-    def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:
+    def _entry(
+        self, call_id: str | None, at_ms: int, body: schema.EventBody, record: schema.CallRecord | None
+    ) -> Entry:
         assert self._head is not None, "the hub has not been started"
-        durable, about = is_durable(body), call_id
-        if isinstance(body, CallErased):
+        kind, durable, about = schema.type_of(body), schema.is_durable(body), call_id
+        if isinstance(body, schema.CallErased):
             call_id = None
         seq = self._worker_seq if call_id is None else 0 if record is None else record.seq
         row = self.event_log.row
         if durable:
             row, seq = self.event_log.next_row, seq + 1
-        event = Event(f"{self._head.store_id}:{row}", about, seq, at_ms, timestamp(self._clock()), body)
+        event = schema.Event(f"{self._head.store_id}:{row}", about, seq, at_ms, timestamp(self._clock()), body)
         try:
             frame = encode(event)
         except UnicodeEncodeError:
@@ -143,14 +133,14 @@ class EventHub(StoredEvents):
             frame = encode(event)
         published_s = asyncio.get_running_loop().time()
         if not durable:
-            key = body.utterance_id if isinstance(body, TranscriptPartial) else f"{type_of(body)} {call_id}"
-            return Entry(None, call_id, seq, type_of(body), frame, published_s, replaces=key)
+            key = body.utterance_id if isinstance(body, schema.TranscriptPartial) else f"{kind} {call_id}"
+            return Entry(None, call_id, seq, kind, frame, published_s, replaces=key)
         after = None
         if call_id is None:
             self._worker_seq = seq
         else:
             after = self._latest[call_id] = calls.apply(record, event)
-        return Entry(row, call_id, seq, type_of(body), frame, published_s, record=after)
+        return Entry(row, call_id, seq, kind, frame, published_s, record=after)
 
     def _fan_out(self, entry: Entry) -> None:
         now_s = asyncio.get_running_loop().time()

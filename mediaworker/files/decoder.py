@@ -18,19 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from config.child_process import end_with_parent
 from config.framing import Frames, decode, encode
-from mediaworker.files import sandbox
-from mediaworker.files.messages import (
-    Begin,
-    Chunk,
-    Ended,
-    Failed,
-    FromReader,
-    Grant,
-    Opened,
-    Progress,
-    ToReader,
-    to_reader,
-)
+from mediaworker.files import messages, sandbox
 
 if TYPE_CHECKING:
     from audio.vad.silero import SileroVad
@@ -49,33 +37,33 @@ class Parent:
         self._frames, self._granted = Frames(), 0
         self._bodies: deque[bytes] = deque()
 
-    def begin(self) -> Begin:
+    def begin(self) -> messages.Begin:
         message = self._next()
-        assert isinstance(message, Begin), "the first message begins"
+        assert isinstance(message, messages.Begin), "the first message begins"
         return message
 
-    def send(self, message: FromReader) -> None:
+    def send(self, message: messages.FromReader) -> None:
         try:
             self._answers.sendall(encode(message))
         except OSError:
             os._exit(0)  # nobody is left to hear it
 
-    def send_granted(self, message: Chunk) -> None:
+    def send_granted(self, message: messages.Chunk) -> None:
         """When there is a grant for it."""
         while not self._granted:
             grant = self._next()
-            assert isinstance(grant, Grant), "begun twice"
+            assert isinstance(grant, messages.Grant), "begun twice"
             self._granted += grant.chunks
         self._granted -= 1
         self.send(message)
 
-    def _next(self) -> ToReader:
+    def _next(self) -> messages.ToReader:
         while not self._bodies:
             data = self._requests.recv(65536)
             if not data:
                 os._exit(0)
             self._bodies += self._frames.feed(data)
-        return decode(to_reader, self._bodies.popleft())
+        return decode(messages.to_reader, self._bodies.popleft())
 
 
 def main() -> None:
@@ -95,13 +83,13 @@ def main() -> None:
             sandbox.confine(memory_bytes=begin.memory_bytes, cpu_s=begin.cpu_s)
             _read(parent, begin, source, sys.argv[4], vad)
         except sandbox.SandboxError as error:
-            parent.send(Failed("internal", f"the process that reads files cannot be confined: {error}"))
+            parent.send(messages.Failed("internal", f"the process that reads files cannot be confined: {error}"))
         except MemoryError:
             limit = begin.memory_bytes >> 20
-            parent.send(Failed("too_large", f"decoding it takes more than {limit} MB of memory"))
+            parent.send(messages.Failed("too_large", f"decoding it takes more than {limit} MB of memory"))
         except Exception:  # the standard error stream may be a file, and this process may write to none
             reason = "the process that reads files failed; the worker's log says why"
-            parent.send(Failed("internal", reason, traceback.format_exc()))
+            parent.send(messages.Failed("internal", reason, traceback.format_exc()))
 
 
 def _load() -> SileroVad:
@@ -113,7 +101,7 @@ def _load() -> SileroVad:
     return SileroVad()
 
 
-def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
+def _read(parent: Parent, begin: messages.Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
     from audio.segmentation import Scanner, SpeechSegment
     from mediaworker.files.media import RATE_HZ, MediaError, MediaFile
 
@@ -123,7 +111,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
         nonlocal index
         for each in stretches:
             audio = b"" if index in known else each.samples.tobytes()
-            chunk = Chunk(index, channel, each.start, each.end, each.audio_start, audio, each.torn)
+            chunk = messages.Chunk(index, channel, each.start, each.end, each.audio_start, audio, each.torn)
             if index in known:
                 parent.send(chunk)
             else:
@@ -132,7 +120,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
 
     try:
         media = MediaFile(source, name, channels=begin.channels, max_s=begin.max_s)
-        parent.send(Opened(media.duration_s, media.channels))
+        parent.send(messages.Opened(media.duration_s, media.channels))
         scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
         sent_s, sent_at = 0.0, time.monotonic()
         for block in media.blocks():
@@ -142,12 +130,12 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
             now = time.monotonic()
             if position_s - sent_s >= PROGRESS_AUDIO_S or now - sent_at >= PROGRESS_S:
                 sent_s, sent_at = position_s, now
-                parent.send(Progress(position_s))
+                parent.send(messages.Progress(position_s))
         for channel, scanner in enumerate(scanners):
             send_chunks(channel, scanner.finish())
-        parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged, media.jumps))
+        parent.send(messages.Ended(scanners[0].position * 2 / RATE_HZ, media.damaged, media.jumps))
     except MediaError as error:
-        parent.send(Failed(error.fault, error.reason))
+        parent.send(messages.Failed(error.fault, error.reason))
 
 
 if __name__ == "__main__":

@@ -8,17 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from mediaworker.events import schema as events
 from mediaworker.events.frame import decode
-from mediaworker.events.schema import (
-    CallRecord,
-    CallStarted,
-    EventBody,
-    EventError,
-    LegUpdated,
-    TranscriptFinal,
-    TranscriptWords,
-    Word,
-)
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, TextFormat, plain_text, srt, vtt
 
@@ -42,7 +33,7 @@ class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     language: str
     reason: str
     error: str | None = None
-    words: list[Word] = []
+    words: list[events.Word] = []
     """Empty: nobody asked when they were said, or it could not be told."""
 
 
@@ -52,15 +43,15 @@ class CallTranscript(msgspec.Struct, frozen=True):
     segments: list[CallSegment]
 
 
-def segments(record: CallRecord, frames: Iterable[str]) -> list[CallSegment]:
+def segments(record: events.CallRecord, frames: Iterable[str]) -> list[CallSegment]:
     """From frames of `TYPES`, in the order in which people began to speak."""
     labels = {leg.leg: leg.label for leg in record.legs}
     bodies = list(_bodies(frames))
     names = _names(record, bodies)
-    words = {body.utterance_id: body.words for body in bodies if isinstance(body, TranscriptWords)}
+    words = {body.utterance_id: body.words for body in bodies if isinstance(body, events.TranscriptWords)}
     found = []
     for final in bodies:
-        if not isinstance(final, TranscriptFinal):
+        if not isinstance(final, events.TranscriptFinal):
             continue
         role = final.role if final.role != "unknown" else ""
         named = (name for since_ms, name in reversed(names.get(final.leg, [])) if final.start_ms >= since_ms)
@@ -83,15 +74,17 @@ def segments(record: CallRecord, frames: Iterable[str]) -> list[CallSegment]:
     return sorted(found, key=lambda segment: (segment.start_ms, segment.end_ms))
 
 
-def _names(record: CallRecord, bodies: Iterable[EventBody]) -> dict[str, list[tuple[int, str]]]:
+def _names(record: events.CallRecord, bodies: Iterable[events.EventBody]) -> dict[str, list[tuple[int, str]]]:
     """Leg → who had it, one after the other: since when, and by what name. What came later of one counts.
 
     Names that were given to legs after the call's end are in its record alone, and are of who had them last.
     """
     found: dict[str, list[tuple[int, str]]] = {}
     for body in bodies:
-        for leg in body.legs if isinstance(body, CallStarted) else [body] if isinstance(body, LegUpdated) else []:
-            since_ms = leg.since_ms if isinstance(leg, LegUpdated) else 0
+        for leg in (
+            body.legs if isinstance(body, events.CallStarted) else [body] if isinstance(body, events.LegUpdated) else []
+        ):
+            since_ms = leg.since_ms if isinstance(leg, events.LegUpdated) else 0
             before = [each for each in found.get(leg.leg, []) if each[0] < since_ms]
             found[leg.leg] = [*before, (since_ms, leg.name)]
     for leg in record.legs:
@@ -100,13 +93,13 @@ def _names(record: CallRecord, bodies: Iterable[EventBody]) -> dict[str, list[tu
     return found
 
 
-def _bodies(frames: Iterable[str]) -> Iterator[EventBody]:
+def _bodies(frames: Iterable[str]) -> Iterator[events.EventBody]:
     for frame in frames:
-        with contextlib.suppress(EventError):  # one that is damaged on the disk costs itself
+        with contextlib.suppress(events.EventError):  # one that is damaged on the disk costs itself
             yield decode(frame).body
 
 
-def render(record: CallRecord, found: Sequence[CallSegment], format: Format) -> str:
+def render(record: events.CallRecord, found: Sequence[CallSegment], format: Format) -> str:
     """JSON has every final; the others leave out those without text, and subtitles cut the long ones."""
     if format == "json":
         return msgspec.json.encode(CallTranscript(record.call_id, record.state, list(found))).decode()

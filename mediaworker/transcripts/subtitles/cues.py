@@ -37,14 +37,8 @@ _CUE = 20
 """Fewer are better."""
 _FULL = 40
 """Of a cue without room left, by the square: cues of about the same length cost less."""
-_CUT = {
-    BreakPlace.HARD: 800,
-    BreakPlace.POOR: 100,
-    BreakPlace.PLAIN: 40,
-    BreakPlace.CLAUSE: 15,
-    BreakPlace.PAUSE: 8,
-    BreakPlace.END: 0,
-}
+_CUT = dict(zip(BreakPlace, (800, 100, 40, 15, 8, 0), strict=True))
+"""From a part of a word to a whole sentence."""
 _ORPHAN = 500
 _SILENCE = 150
 """A cue with a long silence in it."""
@@ -53,14 +47,7 @@ _HASTE = 100
 _LATE = 0.06
 """Each millisecond said behind the longest that a cue may stay, up to `_LATEST`: less than two orphans."""
 _LATEST = 600
-_LINE_CUT = {
-    BreakPlace.HARD: 800,
-    BreakPlace.POOR: 42,
-    BreakPlace.PLAIN: 21,
-    BreakPlace.CLAUSE: 2,
-    BreakPlace.PAUSE: 1,
-    BreakPlace.END: 0,
-}
+_LINE_CUT = dict(zip(BreakPlace, (800, 42, 21, 2, 1, 0), strict=True))
 """In columns that one line may be longer than the other."""
 
 
