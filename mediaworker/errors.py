@@ -22,7 +22,7 @@ MediaworkerError
 │   ├── SandboxError          the decoder of files cannot be confined, so that it reads nothing
 │   ├── EngineUnavailable     no engine answers just now; it can be asked again
 │   └── ClusterUnreachable, OwnerAway, JobElsewhere   NATS, or the worker that has a call or a job, does not answer
-├── of a worker, as a client sees it: ClientError, CursorExpired, LiveError
+├── of a worker, as a client sees it: ClientError, CursorExpired
 └── CommandError              ends a command with its exit code
     ├── StreamError           the peer refused or broke the stream
     ├── NoFiles               there is nothing to transcribe

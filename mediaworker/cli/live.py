@@ -6,49 +6,42 @@ import ssl
 from collections.abc import Iterator
 from functools import partial
 
-from mediaworker.cli.stream import StreamError, StreamTarget, stream
-from mediaworker.errors import MediaworkerError
+from mediaworker.cli.stream import StreamTarget, stream
+from mediaworker.cli.terminal.output import CommandError, UsageError
 from mediaworker.ingress.twilio.sender import StreamWriter
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
 from sip.protocol.errors import NO_PJSUA2, SipError
 
 
-class LiveError(MediaworkerError):
-    """The worker refused or broke off; the message is one line."""
-
-
 async def to_websocket(url: str, source: Messages, auth_token: str | None, tls: ssl.SSLContext | None = None) -> str:
-    """Sends every message when it is due. Raises LiveError."""
+    """Sends every message when it is due. Raises StreamError."""
     begin_s = source.arrivals[0].at_s
     headers = {"X-Twilio-Signature": sign(auth_token, url)} if auth_token else {}
     messages: Iterator[tuple[float, partial[str]]] = (
         (arrival.at_s - begin_s, partial(str, arrival.what.text)) for arrival in source.arrivals
     )
-    try:
-        # The recording's own answers to marks are in it: nothing is added here.
-        await stream(StreamTarget(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
-    except StreamError as error:
-        raise LiveError(str(error)) from None
+    # The recording's own answers to marks are in it: nothing is added here.
+    await stream(StreamTarget(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
     return f"{len(source.arrivals)} messages in {source.arrivals[-1].at_s - begin_s:.1f} s"
 
 
 async def to_sip(uri: str, source: Packets, index: int) -> str:
-    """Places a call with the stream's codec and sends its packets. Raises LiveError, and ValueError for `index`."""
+    """Places a call with the stream's codec and sends its packets. Raises CommandError."""
     try:
         from mediaworker.replay.phone import repeat
         from sip.phone import SipPhone
     except ImportError as error:
-        raise LiveError(f"{NO_PJSUA2} ({error})") from None
+        raise CommandError(f"{NO_PJSUA2} ({error})") from None
     if not 0 <= index < len(source.streams):
-        raise ValueError(f"--leg {index}: the capture has {len(source.streams)} streams")
+        raise UsageError(f"--leg {index}: the capture has {len(source.streams)} streams")
     description, arrivals = source.streams[index].descriptions[0], source.arrivals[index]
     try:
         phone = SipPhone(codec=description.codec, user="replay")
         result = await phone.talk(uri, lambda line: repeat(line, description, arrivals))
     except SipError as error:
-        raise LiveError(f"{uri}: {error}") from None
+        raise CommandError(f"{uri}: {error}") from None
     if not result.ok:
         why = "hung up before all was sent" if result.hung_up_by_peer else f"{result.status} {result.reason}"
-        raise LiveError(f"{uri}: {why}")
+        raise CommandError(f"{uri}: {why}")
     return f"{result.status} {result.reason}: {result.packets_sent} packets sent"

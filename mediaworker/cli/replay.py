@@ -113,18 +113,16 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
     from mediaworker.cli import live
     from mediaworker.replay.source import Packets
 
+    if isinstance(source, Packets) != args.to.startswith("sip:"):
+        raise UsageError(f"--to {args.to}: a capture goes to sip:USER@HOST:PORT, a recorded stream to ws://…")
+    if isinstance(source, Packets):
+        sending = live.to_sip(args.to, source, args.leg)
+    else:
+        sending = live.to_websocket(args.to, source, args.auth_token, trust.context(args))
     try:
-        if isinstance(source, Packets) != args.to.startswith("sip:"):
-            raise ValueError(f"--to {args.to}: a capture goes to sip:USER@HOST:PORT, a recorded stream to ws://…")
-        if isinstance(source, Packets):
-            line = asyncio.run(live.to_sip(args.to, source, args.leg))
-        else:
-            line = asyncio.run(live.to_websocket(args.to, source, args.auth_token, trust.context(args)))
+        print(printable(asyncio.run(sending)))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    except live.LiveError as error:
-        raise CommandError(str(error)) from None
-    print(printable(line))
     return OK
 
 

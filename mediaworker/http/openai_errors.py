@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from mediaworker.errors import MediaworkerError
@@ -49,36 +47,3 @@ class OpenAIError(MediaworkerError):
 
     def response(self) -> Response:
         return Response(self.body, self.status, self.headers, "application/json")
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-Handler = Callable[[HTTPConnection, Exception], Awaitable[Response]]
-
-
-def answering(endpoint: Endpoint) -> Endpoint:
-    """Problems that it raises become OpenAI's."""
-
-    @wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except OpenAIError as error:
-            return error.response()
-        except Problem as problem:
-            return OpenAIError.of(problem).response()
-
-    return answer
-
-
-def speaking_openai(handler: Handler) -> Handler:
-    """An exception handler whose answers are OpenAI's where its clients look for them."""
-
-    async def answer(connection: HTTPConnection, error: Exception) -> Response:
-        response = await handler(connection, error)
-        if not connection.url.path.startswith(PREFIXES):
-            return response
-        detail = msgspec.json.decode(bytes(response.body))["detail"]
-        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-        return OpenAIError(response.status_code, detail, headers=kept).response()
-
-    return answer

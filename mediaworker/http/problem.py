@@ -8,10 +8,11 @@ from typing import Any
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from mediaworker.access.refusals import PROBLEM, refusal_body
+from mediaworker.calls.directory import OwnerAway
 from mediaworker.errors import MediaworkerError
 from mediaworker.storage.database_thread import StoreError
 
@@ -61,34 +62,19 @@ def _kinds(names: str) -> str:
     return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
 
 
-async def on_problem(connection: HTTPConnection, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return error.response()
-
-
-async def on_http_exception(connection: HTTPConnection, error: Exception) -> Response:
-    """Starlette's own: no such route, wrong method, body too large."""
-    assert isinstance(error, HTTPException)
-    return Problem(error.status_code, error.detail, headers=error.headers).response()
-
-
-async def on_store_error(connection: HTTPConnection, error: Exception) -> Response:
-    """A store cannot be read or written just now."""
-    assert isinstance(error, StoreError)
-    store = "job" if connection.url.path.startswith("/v1/jobs") else "event"
-    return Problem(503, f"the {store} store: {error}", headers={"Retry-After": "5"}).response()
-
-
-async def on_owner_away(connection: HTTPConnection, error: Exception) -> Response:
-    """The worker that has the call does not answer."""
-    return Problem(503, str(error), headers={"Retry-After": "5"}).response()
-
-
-async def on_disconnect(connection: HTTPConnection, error: Exception) -> Response:
-    """The peer has gone in the middle of its request: nobody reads this."""
-    return Problem(400, "incomplete request").response()
-
-
-async def on_error(connection: HTTPConnection, error: Exception) -> Response:
-    """Ours. The traceback goes to the log by way of the server; the peer learns nothing of it."""
-    return Problem(500, "the worker failed to answer; its log says why").response()
+def problem_of(path: str, error: Exception) -> Problem:
+    """The answer to an error that ends a request at this path."""
+    match error:
+        case Problem():
+            return error
+        case HTTPException():  # Starlette's own: no such route, wrong method
+            return Problem(error.status_code, error.detail, headers=error.headers)
+        case StoreError():
+            store = "job" if path.startswith("/v1/jobs") else "event"
+            return Problem(503, f"the {store} store: {error}", headers={"Retry-After": "5"})
+        case OwnerAway():
+            return Problem(503, str(error), headers={"Retry-After": "5"})
+        case ClientDisconnect():  # in the middle of its request: nobody reads this
+            return Problem(400, "incomplete request")
+    # Ours. The traceback goes to the log by way of the server; the peer learns nothing of it.
+    return Problem(500, "the worker failed to answer; its log says why")

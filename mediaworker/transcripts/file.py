@@ -22,7 +22,7 @@ from mediaworker.transcripts.formats import SpokenLine, plain_text, srt, vtt
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MEDIA_TYPES: dict[str, str] = dict.fromkeys(FORMATS, formats.JSON) | formats.MEDIA_TYPES
+MEDIA_TYPES: dict[str, str] = {each: formats.MEDIA_TYPES.get(each, formats.JSON) for each in FORMATS}
 MEDIA_TYPES["text"] = formats.MEDIA_TYPES["txt"]
 
 ONE_CHANNEL = "the audio has one channel, and speakers are told apart by channel: all of it is one speaker's"

@@ -28,7 +28,7 @@ from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
-from mediaworker.http.openai_errors import OpenAIError, answering
+from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.http.requests import json_response
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
 from mediaworker.http.uploads import receive, taking_in
@@ -48,11 +48,11 @@ MB = 1024 * 1024
 def routes(context: ApiContext, files: FileService) -> list[Route]:
     audio = Transcriptions(context, files)
     return [
-        Route("/v1/audio/transcriptions", answering(audio.create), methods=["POST"]),
-        Route("/v1/audio/transcriptions/stream", answering(audio.stream), methods=["POST"]),
-        Route("/v1/audio/translations", answering(audio.translate), methods=["POST"]),
-        Route("/v1/models", answering(audio.models), methods=["GET"]),
-        Route("/v1/models/{model:path}", answering(audio.model), methods=["GET"]),
+        Route("/v1/audio/transcriptions", audio.create, methods=["POST"]),
+        Route("/v1/audio/transcriptions/stream", audio.stream, methods=["POST"]),
+        Route("/v1/audio/translations", audio.translate, methods=["POST"]),
+        Route("/v1/models", audio.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", audio.model, methods=["GET"]),
     ]
 
 

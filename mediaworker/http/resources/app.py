@@ -7,23 +7,16 @@ from collections.abc import Collection, Sequence
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from mediaworker.calls.directory import OwnerAway
 from mediaworker.http.context import ApiContext, OperatorContext
-from mediaworker.http.openai_errors import speaking_openai
-from mediaworker.http.problem import (
-    Problem,
-    on_disconnect,
-    on_error,
-    on_http_exception,
-    on_owner_away,
-    on_problem,
-    on_store_error,
-)
-from mediaworker.http.resources import calls, events, health, key, page, playback
+from mediaworker.http.openai_errors import PREFIXES, OpenAIError
+from mediaworker.http.problem import Problem, problem_of
+from mediaworker.http.resources import calls, events, health, page, playback
 from mediaworker.http.server import HttpServer
 from mediaworker.storage.database_thread import StoreError
 
@@ -32,17 +25,8 @@ __all__ = ["ApiContext", "HttpServer", "create_app"]
 
 def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
-    app = create_operator_app(
-        context,
-        [
-            *key.routes(context),
-            *calls.routes(context),
-            *playback.routes(context),
-            *events.routes(context),
-            *extra_routes,
-            *page.routes(context),
-        ],
-    )
+    routes = [route for each in (calls, playback, events) for route in each.routes(context)]
+    app = create_operator_app(context, [*routes, *extra_routes, *page.routes(context)])
     if origins := context.settings.http.cors_origins:
         # Keys travel in a header that a page has to know: no cookies, and so nothing that another site could borrow.
         app.add_middleware(
@@ -59,20 +43,19 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
 def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """`/healthz`, `/readyz` and `/metrics`, and these routes."""
     routes = [*health.routes(context), *more_routes]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            Problem: on_problem,
-            HTTPException: speaking_openai(on_http_exception),
-            StoreError: on_store_error,
-            OwnerAway: on_owner_away,
-            ClientDisconnect: on_disconnect,
-            Exception: speaking_openai(on_error),
-        },
-    )
+    errors = (Problem, OpenAIError, HTTPException, StoreError, OwnerAway, ClientDisconnect, Exception)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _answer))
     app.router.redirect_slashes = False
     app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
     return app
+
+
+async def _answer(connection: HTTPConnection, error: Exception) -> Response:
+    """To an error that ends a request, in OpenAI's form where its clients look for it."""
+    if isinstance(error, OpenAIError):
+        return error.response()
+    problem = problem_of(connection.url.path, error)
+    return (OpenAIError.of(problem) if connection.url.path.startswith(PREFIXES) else problem).response()
 
 
 class _Unrouted:

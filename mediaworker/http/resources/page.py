@@ -1,4 +1,4 @@
-"""`GET /` and the page's files. The page is open; the data it shows is not."""
+"""`GET /` and the files of the page, which are open, and `GET /v1/key`: what the key of a request may do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import PurePath
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mediaworker.http.context import ApiContext
@@ -44,7 +44,12 @@ def path_of(name: str) -> str:
 
 
 def routes(context: ApiContext) -> list[Route]:
-    return [_route(name, context) for name in names()]
+    async def key(request: Request) -> Response:
+        """So that the page offers only that."""
+        access = context.authorize(request, None)
+        return JSONResponse({"name": access.name, "scopes": list(access.scopes)})
+
+    return [Route("/v1/key", key, methods=["GET"]), *(_route(name, context) for name in names())]
 
 
 def _route(name: str, context: ApiContext) -> Route:
