@@ -120,7 +120,7 @@ class Database(SqliteFile):
 
     def rename(self, call_id: str, names: Mapping[str, str]) -> CallRecord | None:
         """Names of legs of an ended call."""
-        record = self._record(call_id)
+        record = self.call(call_id)
         if record is not None:
             legs = [msgspec.structs.replace(leg, name=names.get(leg.leg, leg.name)) for leg in record.legs]
             record = msgspec.structs.replace(record, legs=legs)
@@ -246,7 +246,7 @@ class Database(SqliteFile):
         if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
             raise UnusableDatabase("damaged", "it has no id")
         self._floor = floor
-        records = [self._record(call_id) for (call_id,) in self.execute(tables.OPEN_CALLS).fetchall()]
+        records = [self.call(call_id) for (call_id,) in self.execute(tables.OPEN_CALLS).fetchall()]
         live = tuple(record for record in records if record is not None and record.state != "ended")
         # Rows that expired counted too: no later event may get their numbers.
         return tables.Head(store_id, max(row, floor), reserved, floor, seq, live)
@@ -270,9 +270,6 @@ class Database(SqliteFile):
         query = f"SELECT id, CAST(json AS BLOB) FROM events WHERE {' AND '.join(where)} ORDER BY id LIMIT ?"
         return [(row, self._frame(row, frame)) for row, frame in self.execute(query, (*arguments, limit))]
 
-    def call(self, call_id: str) -> CallRecord | None:
-        return self._record(call_id)
-
     def calls(self, limit: int, after: str | None = None) -> list[CallRecord]:
         """Newest first (ids are UUIDv7), at most `limit`, older than the call `after`."""
         where, arguments = ("WHERE call_id < ?", (after, limit)) if after is not None else ("", (limit,))
@@ -292,7 +289,7 @@ class Database(SqliteFile):
             if len(found) == limit:
                 return found, last
             last = row
-            if (record := self._record(call_id)) is not None:
+            if (record := self.call(call_id)) is not None:
                 found.append(record)
         return found, None
 
@@ -314,7 +311,7 @@ class Database(SqliteFile):
         self._on_damage(f"event {row}")
         return ""
 
-    def _record(self, call_id: str) -> CallRecord | None:
+    def call(self, call_id: str) -> CallRecord | None:
         found = self.execute("SELECT CAST(record AS BLOB) FROM calls WHERE call_id = ?", (call_id,)).fetchone()
         return None if found is None else self._decoded(call_id, found[0])
 

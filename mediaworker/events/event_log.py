@@ -136,10 +136,6 @@ class EventLog:
         if self._unsaved and self._writing is None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._write)
 
-    def fail(self, reason: str) -> None:
-        """The store cannot be written until `try_again`."""
-        self._trouble(reason)
-
     def try_again(self) -> None:
         """Now: there is a store again."""
         if self._timer is not None:
@@ -248,7 +244,7 @@ class EventLog:
         self._unsaved.append(entry)
         if len(self._unsaved) <= self.limit:
             return
-        self._trouble("the disk does not keep up")
+        self.fail("the disk does not keep up")
         assert self._in_flight < len(self._unsaved) - 1
         oldest = self._unsaved[self._in_flight]
         del self._unsaved[self._in_flight]
@@ -270,7 +266,7 @@ class EventLog:
                 await self._write_batch()
         except StoreError as error:
             self.write_failures += 1
-            self._trouble(str(error))
+            self.fail(str(error))
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._write)
         else:
             if self.trouble is not None:
@@ -286,7 +282,7 @@ class EventLog:
         orphans, self._lost_records = self._lost_records, {}
         records = orphans | {entry.record.call_id: entry.record for entry in batch if entry.record is not None}
         started_s = loop.time()
-        late = loop.call_later(STALL_S, self._trouble, f"the disk has not answered for {STALL_S:g} s")
+        late = loop.call_later(STALL_S, self.fail, f"the disk has not answered for {STALL_S:g} s")
         self._in_flight = len(batch)
         try:
             await self._store.append(rows, list(records.values()), self.floor)
@@ -302,7 +298,8 @@ class EventLog:
         self.committed = rows[-1].id
         self._release(rows[-1].id)
 
-    def _trouble(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """The store cannot be written, for now or until `try_again`."""
         now = asyncio.get_running_loop().time()
         if self._logged_s is None or now - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now

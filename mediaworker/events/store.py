@@ -74,7 +74,7 @@ class EventStore(RenewableStore[Database]):
     async def stop(self) -> None:
         # The writer last: whoever closes last takes the log into the file, and a reader may not.
         await self._close_reader()
-        await self._close()
+        await self.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -73,7 +73,8 @@ class FileService:
         self._requests: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
         """In the order of their arrival."""
-        self._open = 0
+        self.open_files = 0
+        """With those of jobs."""
         self._idle = asyncio.Event()
         for sentence in sandbox.shortcomings():
             log.warning(sentence)
@@ -106,11 +107,6 @@ class FileService:
     def requests(self) -> int:
         """Files that somebody waits for."""
         return self._requests.total()
-
-    @property
-    def open_files(self) -> int:
-        """With those of jobs."""
-        return self._open
 
     @property
     def model(self) -> str:
@@ -213,8 +209,8 @@ class FileService:
                     await self._idle.wait()
 
     def _count(self, change: int) -> None:
-        self._open += change
-        self._in_work(self._open)
+        self.open_files += change
+        self._in_work(self.open_files)
 
     def _reject(self, reason: str) -> NoReturn:
         self.rejected += 1

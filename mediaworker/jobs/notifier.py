@@ -77,7 +77,7 @@ class JobNotifier:
             log.warning("webhook", job=job.id, state=attempt.state, attempts=message.tries, error=attempt.error)
         webhook = Webhook(message.url, attempt.state, message.tries, attempt.next_s, attempt.error)
         await self._store.remember(replace(job, webhook=webhook))
-        if attempt.state != "waiting" and not self._store.is_unwritten(job.id):
+        if attempt.state != "waiting" and job.id not in self._store.unwritten:
             self._store.open.pop(job.id, None)
 
 

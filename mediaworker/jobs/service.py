@@ -19,7 +19,6 @@ from config import Settings
 from config.metrics.registry import Metrics
 from config.tasks import end_tasks, lasting
 from mediaworker.errors import MediaworkerError
-from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
 from mediaworker.jobs.database import JobDatabase
@@ -174,10 +173,6 @@ class JobService:
         """Newest first. Raises StoreError."""
         found = await self.store.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
         return [self._now(self.store.open.get(job.id, job)) for job in found]
-
-    async def segments(self, job_id: str) -> list[FileSegment]:
-        """Raises StoreError."""
-        return await self.store.segments(job_id)
 
     async def cancel(self, job_id: str) -> Job | None:
         """The job, cancelled; None when it has ended. Raises StoreError."""

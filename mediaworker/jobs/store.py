@@ -58,7 +58,7 @@ class JobStore(RenewableStore[JobDatabase]):
         """Why jobs cannot be written down, since the last time they could."""
         self._carried: dict[str, list[tuple[str, int, str]]] = {}
         """Segments out of a file that is closed already, while no new one could be opened."""
-        self._unwritten: set[str] = set()
+        self.unwritten: set[str] = set()
         """Jobs that have failed, which could not be written down."""
 
     async def start(self) -> None:
@@ -126,9 +126,6 @@ class JobStore(RenewableStore[JobDatabase]):
         """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""
         if names := await asyncio.to_thread(erase_set_aside, self.file, self.clock() - keep_s):
             log.info("damaged job stores erased", names=names)
-
-    async def close(self) -> None:
-        await self._close()
 
     # -- the file under it --------------------------------------------------------------------------------------------
 
@@ -232,21 +229,18 @@ class JobStore(RenewableStore[JobDatabase]):
         """
         self.trouble = str(error)
         job = self.open[job.id] = self._as_ended(job, "failed")
-        self._unwritten.add(job.id)
+        self.unwritten.add(job.id)
         self._count_ended(job)
-
-    def is_unwritten(self, job_id: str) -> bool:
-        return job_id in self._unwritten
 
     async def write_ended(self) -> None:
         """Write down the ends that could not be. Raises StoreError."""
-        for job_id in tuple(self._unwritten):
+        for job_id in tuple(self.unwritten):
             job = self.open.get(job_id)
             with contextlib.suppress(JobElsewhere):
                 if job is not None and not job.active:
                     await self.put(job)
                     await self.let_go(job)
-            self._unwritten.discard(job_id)
+            self.unwritten.discard(job_id)
 
     def _as_ended(self, job: Job, state: State) -> Job:
         return replace(job, state=state, ended_s=self.clock(), not_before_s=0.0, waits_since_s=0.0)

@@ -180,7 +180,7 @@ class RenewableStore(Generic[D]):
         sync_directory(self.file.parent)
         return database
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         if self._thread is not None:
             with contextlib.suppress(sqlite3.Error):
                 await self._thread.close()

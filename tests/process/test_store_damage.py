@@ -22,8 +22,8 @@ from config.settings import Retention as RetentionSettings
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
 from lab.house import ROOT
 from lab.patience import seconds
-from mediaworker.events import database as store_file
 from mediaworker.events import stored_events
+from mediaworker.events import tables as store_file
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub

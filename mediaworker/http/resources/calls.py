@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mediaworker.calls.directory import CallDirectory, CallLive, CallOver
+from mediaworker.calls.directory import CallLive, CallOver
 from mediaworker.events.schema import CallRecord
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
@@ -58,17 +58,13 @@ class Calls:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    @property
-    def _directory(self) -> CallDirectory:
-        return self._context.directory
-
     async def list(self, request: Request) -> Response:
         self._context.authorize(request, "events")
         limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
         if (text := request.query_params.get("text")) is not None:
             return await self._search(text, limit, after)
         # One more than asked for tells whether there is a next page.
-        found = await self._directory.page(limit + 1, after)
+        found = await self._context.directory.page(limit + 1, after)
         return json_response(Page(found[:limit], found[limit - 1].call_id if len(found) > limit else None))
 
     async def _search(self, text: str, limit: int, after: str | None) -> Response:
@@ -78,7 +74,7 @@ class Calls:
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after must be the `next` of a page of the same search")
         row = None if after is None else int(after)
-        found, last = await self._directory.search(text, limit, row)
+        found, last = await self._context.directory.search(text, limit, row)
         return json_response(Page(found, None if last is None else str(last)))
 
     async def get(self, request: Request) -> Response:
@@ -89,7 +85,7 @@ class Calls:
         self._context.authorize(request, "events")
         format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
-        frames = await self._directory.frames(record.call_id, TYPES)
+        frames = await self._context.directory.frames(record.call_id, TYPES)
         # A long call has thousands of words to place: not while the audio of others waits.
         text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
@@ -104,7 +100,7 @@ class Calls:
         if unknown := patch.names.keys() - legs:
             raise Problem(400, f"no such leg: {', '.join(sorted(unknown))}; the call has {', '.join(sorted(legs))}")
         try:
-            await self._directory.change(record.call_id, patch.names, patch.language)
+            await self._context.directory.change(record.call_id, patch.names, patch.language)
         except CallOver:
             raise Problem(409, "the call has ended: its language can no longer be set") from None
         return json_response(await self._record(request))
@@ -115,7 +111,7 @@ class Calls:
         after = choice("after", request.query_params.get("after"), ("playback",))
         record = await self._record(request)
         try:
-            await self._directory.hangup(record.call_id, after_playback=after is not None)
+            await self._context.directory.hangup(record.call_id, after_playback=after is not None)
         except CallOver:
             raise Problem(409, "the call has ended") from None
         return json_response(record, 202)
@@ -124,14 +120,14 @@ class Calls:
         access = self._context.authorize(request, "admin")
         record = await self._record(request)
         try:
-            await self._directory.erase(record.call_id, access.name)
+            await self._context.directory.erase(record.call_id, access.name)
         except CallLive:
             raise Problem(409, "the call has not ended: hang it up first") from None
         return Response(status_code=204)
 
     async def _record(self, request: Request) -> CallRecord:
         call_id: str = request.path_params["call_id"]
-        record = await self._directory.record(call_id)
+        record = await self._context.directory.record(call_id)
         if record is None:
             raise Problem(404, "no such call")
         return record

@@ -22,7 +22,6 @@ from config.tasks import end_tasks
 from mediaworker.access.local_trust import INCOMING
 from mediaworker.events.schema import TYPES
 from mediaworker.events.store import StoreError
-from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import EXPIRED, Subscription, SubscriptionClosed
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
@@ -65,10 +64,6 @@ class EventRoutes:
         self._context = context
         self._frames = FrameWriter()
 
-    @property
-    def _feed(self) -> StoredEvents:
-        return self._context.events
-
     async def stream(self, request: Request) -> Response:
         """Server-sent events (HTML Living Standard, section 9.2), each with the JSON of a WebSocket's frame.
 
@@ -82,7 +77,7 @@ class EventRoutes:
         if (last := request.headers.get("last-event-id")) is not None:
             after = last  # a reconnect repeats the URL with which it began
         try:
-            subscription = self._feed.subscribe(call=call, after=after, types=types)
+            subscription = self._context.events.subscribe(call=call, after=after, types=types)
             async with contextlib.AsyncExitStack() as stack:
                 stack.callback(subscription.close)
                 messages = _messages(subscription, self._context.settings.events.heartbeat_s)
@@ -95,7 +90,7 @@ class EventRoutes:
         call, types, after = await self._asked(websocket)
         await websocket.accept(access.subprotocol)
         try:
-            subscription = self._feed.subscribe(call=call, after=after, types=types)
+            subscription = self._context.events.subscribe(call=call, after=after, types=types)
         except SubscriptionClosed as closed:
             await _close(websocket, closed.code, closed.reason)
             return
@@ -122,7 +117,7 @@ class EventRoutes:
             if not self._frames.write(write, frame):
                 await websocket.send_text(frame)  # as soon as there is room
             if sent == 0:
-                heartbeat.on_greeted()
+                heartbeat.greeted.set()
             sent += 1
             if sent % BURST == 0:
                 await asyncio.sleep(0)
@@ -132,7 +127,7 @@ class EventRoutes:
         call, types = _one(connection, "call") or "*", _types(connection.query_params.getlist("types"))
         after = _one(connection, "after")
         await self._check_call(call)
-        if self._feed.subscribers >= self._context.settings.events.max_subscribers:
+        if self._context.events.subscribers >= self._context.settings.events.max_subscribers:
             raise Problem(503, "all event subscriptions are taken", headers={"Retry-After": "5"})
         return call, types, after
 
@@ -178,10 +173,7 @@ class SubscriberHeartbeat:
     def __init__(self, websocket: WebSocket) -> None:
         self.task: asyncio.Task[None] | None = None
         self._websocket = websocket
-        self._greeted = asyncio.Event()
-
-    def on_greeted(self) -> None:
-        self._greeted.set()
+        self.greeted = asyncio.Event()
 
     def on_message(self, text: str) -> None:
         """What the client has said. The first request counts; anything else is ignored."""
@@ -193,7 +185,7 @@ class SubscriberHeartbeat:
             self.task = asyncio.get_running_loop().create_task(self._beat(every_s))
 
     async def _beat(self, every_s: int) -> None:
-        await self._greeted.wait()
+        await self.greeted.wait()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # of which the subscription hears as well
             while True:
                 await self._websocket.send_text(HEARTBEAT)

@@ -124,7 +124,7 @@ class JobRoutes:
             raise Problem(409, f"the job is {job.state}{what}", status_of_job=job.state)
         if format == "diarized_json" and job.channels == 1:
             raise Problem(400, "the job has one channel: speakers are told apart by channel (channels=split)")
-        found = await self._jobs.segments(job.id)
+        found = await self._jobs.store.segments(job.id)
         text = await asyncio.to_thread(_render, job, found, format)  # a film has thousands of words to place
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
