@@ -21,7 +21,7 @@ from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.cluster.leases import Leases
 from mediaworker.cluster.mirror import Mirror
-from mediaworker.cluster.outbox import Outbox
+from mediaworker.cluster.outbox import ClusterOutbox
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
@@ -54,7 +54,7 @@ class ClusterMember:
         name = f"mediaworker {socket.gethostname()}"
         self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
         self.events = ClusterEvents(settings, EventStore(Path(settings.data_dir) / FOLDER), hub, traces)
-        self.outbox = Outbox(hub, self.connection, traces)
+        self.outbox = ClusterOutbox(hub, self.connection, traces)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
         folder, sources = Path(settings.data_dir), Sources.of(settings)

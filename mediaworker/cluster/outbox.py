@@ -106,7 +106,7 @@ class Message:
         return f"{self.events[0].row}-{self.events[-1].row}"
 
 
-class Outbox(FeedReader):
+class ClusterOutbox(FeedReader):
     """`start` when the stream is there; it goes on by itself from then on."""
 
     def __init__(self, hub: EventHub, connection: NatsConnection, traces: Traces | None = None) -> None:

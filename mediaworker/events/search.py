@@ -26,7 +26,7 @@ _UNSPACED = re.compile(
 _WORD = re.compile(r"\w+")
 
 
-class _Leg(msgspec.Struct):
+class _LegNames(msgspec.Struct):
     name: str = ""
     label: str = ""
 
@@ -42,7 +42,7 @@ class _Event(msgspec.Struct):
     from_: str = msgspec.field(default="", name="from")
     to: str = ""
     external_id: str = ""
-    legs: list[_Leg] = []
+    legs: list[_LegNames] = []
     custom: dict[str, str] = {}
 
 

@@ -26,7 +26,7 @@ from lab.worker.cluster import environ, following, joined
 from lab.worker.peers import alive, launch
 from lab.worker.ws_calls import config, url
 from mediaworker.cluster.connection import NatsConnection
-from mediaworker.cluster.outbox import OPEN, PARTIALS, Outbox, refusal
+from mediaworker.cluster.outbox import OPEN, PARTIALS, ClusterOutbox, refusal
 from mediaworker.events.hub import EventHub
 
 STREAM = "MEDIAWORKER_EVENTS"
@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 @dataclass
 class Publishing:
     hub: EventHub
-    outbox: Outbox
+    outbox: ClusterOutbox
     js: JetStreamContext
 
     def talk(self, call_id: str, utterances: int) -> None:
@@ -93,7 +93,7 @@ async def publishing(folder: Path, server: NatsServer) -> AsyncIterator[Publishi
     try:
         async with timeout(WITHIN_S), running_hub(folder) as hub:
             await joined.wait()
-            outbox = Outbox(hub, connection)
+            outbox = ClusterOutbox(hub, connection)
             await outbox.start()
             try:
                 yield Publishing(hub, outbox, other.jetstream())

@@ -11,7 +11,7 @@ from mediaworker.policy.turns import Turns
 
 
 @dataclass(slots=True)
-class _Leg:
+class _LegTalk:
     role: str
     since_ms: int | None = None
     """When it began to speak; None while it is silent."""
@@ -26,7 +26,7 @@ class CallAlerts:
         self._rules = rules
         self.is_copy: Callable[[str], bool] = lambda leg: False
         """Whether what is heard on the leg now is another leg's sound; set by the call."""
-        self._legs: dict[str, _Leg] = {}
+        self._legs: dict[str, _LegTalk] = {}
         self._held: set[str] = set()
         self._alerted: dict[tuple[str, str], int] = {}
         """(rule, leg) → the start of the silence or overtalk that it has raised an alert for."""
@@ -45,9 +45,9 @@ class CallAlerts:
             case events.SpeechEnded():
                 return list(self._ended(at_ms, body))
             case events.CallStarted(legs=legs):
-                self._legs = {leg.leg: _Leg(leg.role) for leg in legs}
+                self._legs = {leg.leg: _LegTalk(leg.role) for leg in legs}
             case events.LegUpdated():
-                known = self._legs.setdefault(body.leg, _Leg(body.role, quiet_ms=at_ms))
+                known = self._legs.setdefault(body.leg, _LegTalk(body.role, quiet_ms=at_ms))
                 known.role = body.role
             case events.CallHeld(leg=name):
                 self._held |= set(self._legs) if name is None else {name}

@@ -18,7 +18,7 @@ from mediaworker.events import schema as events
 from mediaworker.policy.phrases import PatternError, Search, search
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.digits import DigitRun
-from mediaworker.policy.redaction.text import ELLIPSIS, Redactor, Span, merged, stable, without
+from mediaworker.policy.redaction.text import ELLIPSIS, MaskedSpan, Redactor, merged, stable, without
 from mediaworker.policy.turns import Transcript, Turn, Turns
 
 log = structlog.get_logger()
@@ -111,7 +111,7 @@ class CallPrivacy:
         self._tails: dict[str, _Tail] = {}
         self._spoke: dict[str, tuple[int, int]] = {}
         """Leg → the start and the end of its latest final with words."""
-        self._spoken: OrderedDict[str, tuple[str, list[Span]]] = OrderedDict()
+        self._spoken: OrderedDict[str, tuple[str, list[MaskedSpan]]] = OrderedDict()
         """Utterance → the original text and its masked spans."""
 
     def screen(self, at_ms: int, body: events.EventBody) -> events.EventBody:
@@ -224,7 +224,7 @@ class CallPrivacy:
         turn = self._turns.on_final(body)
         return _end_of(mask, body, turn), _end_of(unmask, body, turn, unknown=None)
 
-    def _find(self, body: Transcript, begun: int | None) -> tuple[list[DigitRun], list[Span]]:
+    def _find(self, body: Transcript, begun: int | None) -> tuple[list[DigitRun], list[MaskedSpan]]:
         """Its runs of digits, if they could matter, and the spans to mask; digits behind `begun` are masked."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
         masked_from = 0 if self._masks(body.start_ms, body.end_ms, body.utterance_id) else begun
@@ -238,13 +238,13 @@ class CallPrivacy:
             spans = merged([*spans, more])
         return runs, spans
 
-    def _continued(self, body: Transcript, runs: list[DigitRun]) -> Span | None:
+    def _continued(self, body: Transcript, runs: list[DigitRun]) -> MaskedSpan | None:
         """The utterance's first digits, if they complete the number of a card that began before the pause."""
         if not self._policy.redactor.cards or not runs:
             return None
         head, begun = runs[0], self._begun(body, runs[0])
         if any((each + head).is_card(len(each.digits)) for each in begun if each.digits):
-            return Span(head.start, head.end, "card")
+            return MaskedSpan(head.start, head.end, "card")
         return None
 
     def _carried(self, body: Transcript, runs: list[DigitRun]) -> int:
@@ -291,7 +291,7 @@ class CallPrivacy:
             return body
         words: list[events.Word] = []
         redactions: list[events.Redaction] = []
-        open_span: Span | None = None
+        open_span: MaskedSpan | None = None
         for word, place in zip(body.words, _places(text, body.words), strict=True):
             span = next((each for each in spans if place[0] < each.end and each.start < place[1]), None)
             if span is None:

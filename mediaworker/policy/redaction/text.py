@@ -20,7 +20,7 @@ SHOWN_OVER_PAUSES = 12
 ELLIPSIS = "…"
 
 
-class Span(NamedTuple):
+class MaskedSpan(NamedTuple):
     """text[start:end], in code points."""
 
     start: int
@@ -40,15 +40,15 @@ class Redactor:
             except PatternError as error:
                 raise PatternError(f"{each.name}: {error}") from None
 
-    def spans(self, text: str, runs: Sequence[DigitRun], *, masked_from: int | None = None) -> list[Span]:
+    def spans(self, text: str, runs: Sequence[DigitRun], *, masked_from: int | None = None) -> list[MaskedSpan]:
         """The spans to mask, ascending and disjoint. `runs`: the text's; `masked_from`: mask digits from there."""
         found = list(self._matches(text))
         for run in runs:
             if self.cards and digits.holds_card(run) and not (run.signed and len(run.digits) < 16):
-                found.append(Span(run.start, run.end, "card"))
+                found.append(MaskedSpan(run.start, run.end, "card"))
             elif masked_from is not None and run.end > masked_from:
                 start = next(at for at in range(max(run.start, masked_from), run.end) if text[at].isalnum())
-                found.append(Span(start, run.end, "digits"))
+                found.append(MaskedSpan(start, run.end, "digits"))
         return merged(found)
 
     def cut(self, text: str, runs: Sequence[DigitRun], carried: int = 0) -> int | None:
@@ -67,20 +67,20 @@ class Redactor:
             return None
         return run.ends[room - 1] if room else run.start
 
-    def _matches(self, text: str) -> Iterable[Span]:
+    def _matches(self, text: str) -> Iterable[MaskedSpan]:
         for kind, each in self._patterns:
             try:
                 for match in each.finditer(text, timeout=TIMEOUT_S):
                     if match.end() > match.start():
-                        yield Span(match.start(), match.end(), kind)
+                        yield MaskedSpan(match.start(), match.end(), kind)
             except TimeoutError:
                 # Mask everything rather than show a private part.
-                yield Span(0, len(text), kind)
+                yield MaskedSpan(0, len(text), kind)
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merged(spans: Iterable[MaskedSpan]) -> list[MaskedSpan]:
     """Joins overlapping spans under the first one's kind."""
-    result: list[Span] = []
+    result: list[MaskedSpan] = []
     for span in sorted(spans):
         if result and span.start < result[-1].end:
             result[-1] = result[-1]._replace(end=max(result[-1].end, span.end))
@@ -89,7 +89,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def without(text: str, spans: Sequence[Span]) -> str:
+def without(text: str, spans: Sequence[MaskedSpan]) -> str:
     """The text with `[kind]` in place of each span."""
     parts, last = [], 0
     for span in spans:
@@ -98,7 +98,7 @@ def without(text: str, spans: Sequence[Span]) -> str:
     return "".join([*parts, text[last:]])
 
 
-def stable(chars: int, spans: Sequence[Span]) -> int:
+def stable(chars: int, spans: Sequence[MaskedSpan]) -> int:
     """The stable length of the masked text, where `chars` of the original text are stable."""
     moved = 0
     for span in spans:

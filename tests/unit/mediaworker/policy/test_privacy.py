@@ -346,10 +346,10 @@ def test_what_cannot_be_used_is_said_at_the_start(privacy: dict[str, Any]) -> No
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8))
 def test_spans_are_merged_and_nothing_of_them_is_left(pairs: list[tuple[int, int]]) -> None:
-    from mediaworker.policy.redaction.text import Span, stable
+    from mediaworker.policy.redaction.text import MaskedSpan, stable
 
     text = "".join(chr(0x4E00 + at) for at in range(30))
-    spans = merged(Span(min(pair), max(pair), "x") for pair in pairs if pair[0] != pair[1])
+    spans = merged(MaskedSpan(min(pair), max(pair), "x") for pair in pairs if pair[0] != pair[1])
     left = without(text, spans)
     covered = {at for span in spans for at in range(span.start, span.end)}
     assert [char for char in left if char in text] == [char for at, char in enumerate(text) if at not in covered]
