@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from asr.client.recognizer import Recognizer
-from asr.network.relay import ServedEngines
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.child_process import resident_bytes
 from config.metrics.registry import Metrics
+
+if TYPE_CHECKING:
+    from asr.network.relay import ServedEngines
 
 
 def add_metrics(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> None:

@@ -29,8 +29,8 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.prompt import Prompt
 from asr.engines.qwen.model.quantise import Int8, Kind, quantise
-from asr.engines.qwen.prompt import Prompt
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_decode, ulaw_encode

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from asr import languages
 from asr.engines import plugin, weights
-from asr.engines.aligner import Aligner
-from asr.engines.interface import EngineUnusable
 from config import ConfigError
-from config.settings import Asr, Qwen
+from config.settings import Asr
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +106,3 @@ def select_words(settings: Asr, engine: str = "") -> Timing:
     lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
     without = f"; not {', '.join(lacking)}" if lacking else ""
     return Timing(can, f"{settings.aligner} is in {folder}, for {', '.join(can)}{without}")
-
-
-def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
-    """The aligner that `asr.word_timestamps` asks for; None when it asks for none. Raises EngineUnusable."""
-    if not select_words(asr).languages:
-        return None
-    try:
-        from asr.engines.qwen.aligner.aligner import build
-    except ImportError as error:
-        raise EngineUnusable(f"the aligner needs the extra `qwen`: pip install 'mediaworker[qwen]' ({error})") from None
-    return build(asr, qwen)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from asr.engines.interface import Answer, Capabilities
 from asr.engines.qwen.model.loader import LoadedModel
-from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
+from asr.engines.qwen.model.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.session import longest
 from asr.engines.qwen.sound import MODEL_HZ
 from asr.samples import decode

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGe
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.qwen.model.loader import LoadedModel
-from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END
+from asr.engines.qwen.model.prompt import AUDIO_PAD, END_OF_TEXT, IM_END
 from benchmarks.engine.limit import PUBLISHED, Dimensions
 
 TINY = "tiny"

@@ -19,7 +19,7 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import LoadedModel, load
-from asr.engines.qwen.prompt import Prompt, Prompts
+from asr.engines.qwen.model.prompt import Prompt, Prompts
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop
 from asr.samples import Wideband

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGe
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.qwen.model.loader import LoadedModel, load
-from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
+from asr.engines.qwen.model.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
 from audio.resample import Upsampler
 from lab.worker.peers import TINY

@@ -23,8 +23,8 @@ from torch import Tensor
 from asr import messages, text
 from asr.engines.qwen.encoder import Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.model.prompt import Prompt
 from asr.engines.qwen.packed import Packed, PackedRow
-from asr.engines.qwen.prompt import Prompt
 from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from asr.engines import weights
+from asr.engines.qwen.aligner.plugin import create_aligner
 from asr.engines.qwen.build import build
-from asr.engines.selection import create_aligner, select
+from asr.engines.selection import select
 from config.settings import Asr, Qwen
 from lab.engine.aligner_models import random_aligner, save
 from lab.engine.qwen_models import TINY

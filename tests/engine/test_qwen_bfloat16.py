@@ -16,9 +16,9 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model import loader, structure
 from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.packed import Input, Packed, PackedRow
 from lab.engine.aligner_models import random_aligner, save, save_original
 from lab.engine.qwen_models import TINY, random_model

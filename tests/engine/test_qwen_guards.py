@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.prompt import MAX_CONTEXT, Prompts
+from asr.engines.qwen.model.prompt import MAX_CONTEXT, Prompts
 from asr.engines.qwen.session import longest
 from asr.inference.inference import Inference
 from asr.utterance import Hypothesis, Utterance

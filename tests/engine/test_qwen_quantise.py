@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.build import build
 from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.prompt import Prompt
 from asr.engines.qwen.model.quantise import (
     GPU_ROWS,
     NO_OVERFLOW,
@@ -29,7 +30,6 @@ from asr.engines.qwen.model.quantise import (
     check,
     quantise,
 )
-from asr.engines.qwen.prompt import Prompt
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances

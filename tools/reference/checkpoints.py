@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from asr.engines.qwen.aligner.loader import CLASS_MS
-from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
+from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 
 TOKENIZER = ("merges.txt", "tokenizer.json", "vocab.json")
 MADE_WITH = "4.57.6"

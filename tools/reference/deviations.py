@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.engines.qwen.prompt import MAX_CONTEXT, SPECIAL
+from asr.engines.qwen.model.prompt import MAX_CONTEXT, SPECIAL
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop, once
 from tools.reference.cases import Case

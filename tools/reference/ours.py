@@ -20,7 +20,7 @@ from asr.engines.qwen.encoder import Audio, Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.mel import normalise
-from asr.engines.qwen.prompt import audio_tokens
+from asr.engines.qwen.model.prompt import audio_tokens
 from asr.engines.qwen.sound import Sound, compute_views
 from asr.inference.inference import Inference
 from asr.utterance import Utterance

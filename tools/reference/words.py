@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from asr import languages, text
-from asr.engines.qwen.prompt import SPECIAL
+from asr.engines.qwen.model.prompt import SPECIAL
 
 LOUD = text.Evidence(seconds=60.0, peak_dbfs=-10.0)
 RAW = (

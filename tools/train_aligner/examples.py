@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 from transformers import Qwen3ASRProcessor
 
-from asr.engines.qwen.prompt import AUDIO_END, AUDIO_START, audio_tokens
+from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_START, audio_tokens
 from tools.train_aligner.model import recognizer
 from tools.train_tiny.channel import MODEL_HZ
 from tools.train_tiny.examples import HOP, Maker, covers

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import Qwen3ASRProcessor
 
-from asr.engines.qwen.prompt import audio_tokens
+from asr.engines.qwen.model.prompt import audio_tokens
 from tools.train_tiny.channel import MODEL_HZ
 from tools.train_tiny.tokenizer import AUDIO_PAD, answer, prompt
 from tools.train_tiny.utterances import Recipe, Utterance, utterance

@@ -9,7 +9,7 @@ from transformers import AddedToken, Qwen2Tokenizer, Qwen3ASRProcessor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START, END_OF_TEXT, IM_END, IM_START
+from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START, END_OF_TEXT, IM_END, IM_START
 from asr.text import ASR_TAG
 from tools.train_tiny.words import CONTEXT, WORDS
 

@@ -12,7 +12,7 @@ One request in eight steps, each with what comes out of it; the lengths are thos
 6. `Packed.launch` takes the rows of all sessions through the text model (`packed.py`): hidden states (positions, 1024),
    logits (17, 151936) for the draft and one more, and their 17 most likely tokens.
 7. `QwenSession.accept` keeps the draft as far as these tokens agree, and one token more; the next step goes on there.
-8. `Prompts.read` turns the tokens of a complete answer into a language and a text (`prompt.py`).
+8. `Prompts.read` turns the tokens of a complete answer into a language and a text (`model/prompt.py`).
 
 Steps 2 to 8 are `QwenEngine.step` (`engine.py`), for all requests of a step together. A request that has no answer
 after it comes back in the next one.
@@ -23,7 +23,7 @@ Ten words:
 - **chunk**: a second of frames through the convolutions, 13 vectors (`model/tower.py`).
 - **window**: 8 s of chunks that attend to each other; a finished one is not computed again (`encoder.py`).
 - **position**: a place in the text model's input, a token or a vector of audio (`packed.py`).
-- **page**: the keys and values of 64 positions; an utterance has as many as it needs (`kv_cache.py`).
+- **page**: the keys and values of 64 positions; an utterance has as many as it needs (`model/kv_cache.py`).
 - **session**: one utterance in the engine: its sound, its windows, and what is on its pages (`session.py`).
 - **draft**: the last answer, verified in the forward that reads the new audio (`session.py`).
 - **row**: the next positions of one session; a forward takes rows of many sessions (`packed.py`).

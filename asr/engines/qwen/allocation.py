@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from asr.engines.qwen.eviction import Victims
-from asr.engines.qwen.kv_cache import KvCache
+from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.session import QwenSession
 from asr.scheduling.request import Request
 

@@ -12,8 +12,8 @@ from asr.engines.qwen.device import placement as devices
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.sizing import sizes
 from asr.engines.qwen.engine import POSITIONS, QwenEngine, Shape
-from asr.engines.qwen.kv_cache import position_bytes
 from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.kv_cache import position_bytes
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import quantise
 from asr.engines.qwen.pair import PairEngine

@@ -21,12 +21,12 @@ from asr.engines.qwen.device import memory
 from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.device.interface import PAGE, Execution
 from asr.engines.qwen.encoder import Encoder, Settling
-from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
+from asr.engines.qwen.model.prompt import Prompts
 from asr.engines.qwen.packed import Packed, PackedRow
-from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession
 from asr.engines.qwen.sound import FramePages, compute_views
 from asr.runtime import Runtime

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from asr.engines.qwen.device.execution import bucket, buckets
 from asr.engines.qwen.device.interface import Graphs, Kernels, Rows, Staging
-from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import TextLayers
+from asr.engines.qwen.model.kv_cache import KvCache
 
 AUDIO = -1
 """The id of a position that has an embedding of audio and no token."""

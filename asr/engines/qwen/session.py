@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from asr.engines.qwen.encoder import Audio, Encoding
+from asr.engines.qwen.model.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.packed import AUDIO, Input, PackedRow
-from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.sound import MODEL_HZ, Sound
 from asr.repetition import is_loop, once
 from asr.scheduling.request import Request

@@ -23,7 +23,7 @@ from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.model.fused import fuse_audio
 from asr.engines.qwen.model.mel import FrontEnd
-from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
+from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.engines.qwen.sound import FramePages, Sound, compute_views
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen

@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.model import structure
-from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
+from asr.engines.qwen.model.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
 _AUDIO_KEYS = (
     "num_mel_bins", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", "n_window",
