@@ -161,7 +161,7 @@ def _add_events(kinds: Any) -> argparse.ArgumentParser:
 def _add_scale(kinds: Any) -> None:
     scale = kinds.add_parser("scale", help="thousands of calls, simulated over the real placement and scheduler")
     scenarios = ("steady", "machine-lost", "worker-lost", "region-lost", "monday")
-    scale.add_argument("scenario", choices=scenarios, help="what happens; see docs/measurements/scale.md")
+    scale.add_argument("scenario", choices=scenarios, help="what happens; see docs/measurements/simulation.md")
     scale.add_argument("--calls", type=_number, default=10_000, metavar="N", help="at once (default 10000)")
     scale.add_argument(
         "--engine", choices=("gpu", "moonshine"), default="gpu",

@@ -1,4 +1,4 @@
-"""The scenarios of docs/measurements/scale.md: how many calls, on what, and what goes wrong when."""
+"""The scenarios of docs/measurements/simulation.md: how many calls, on what, and what goes wrong when."""
 
 from __future__ import annotations
 
