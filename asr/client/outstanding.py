@@ -48,10 +48,6 @@ class OutstandingWork:
         """The audio of open utterances, in memory and on disk."""
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
-        self._placed: dict[str, SendQueue] = {}
-        """Utterance → where it is."""
-        self._waiting: dict[str, PendingUtterance] = {}
-        """Utterances that no process is ready for."""
         self._deliveries: list[Delivery] = []
         self.on_deliveries: Callable[[], object] = lambda: None
         """Called when there is a first answer to take."""
@@ -100,9 +96,9 @@ class OutstandingWork:
         if pending.failed is None:
             pending.audio.append(audio)
             self.audio_bytes += len(audio)
-            if (queue := self._placed.get(utterance_id)) is not None:
-                queue.count(pending)
-                queue.mark(utterance_id)
+            if pending.queue is not None:
+                pending.queue.count(pending)
+                pending.queue.mark(utterance_id)
             self._move_to_disk(pending)
 
     def partial(self, utterance_id: str, revision: int) -> None:
@@ -176,14 +172,14 @@ class OutstandingWork:
     def on_ready(self, queue: SendQueue) -> None:
         """The process takes utterances from now on."""
         queue.available = True
-        waiting, self._waiting = self._waiting, {}
-        for pending in waiting.values():
-            self._place(pending)
+        for pending in self._open.values():
+            if pending.queue is None and pending.failed is None:
+                self._place(pending)
 
     def on_hypothesis(self, queue: SendQueue, hypothesis: Hypothesis) -> None:
         """Deliver the hypothesis if it is still wanted, from this process."""
         pending = self._open.get(hypothesis.utterance_id)
-        if pending is None or not self._is_at(queue, pending) or not pending.waits_for(hypothesis):
+        if pending is None or pending.queue is not queue or not pending.waits_for(hypothesis):
             self.counters.stale += 1
             return
         pending.unanswered_crashes = 0  # the engine can live with it
@@ -192,11 +188,12 @@ class OutstandingWork:
     def on_alignment(self, queue: SendQueue, alignment: Alignment) -> None:
         """Deliver the alignment if it is still wanted, from this process."""
         pending = self._open.get(alignment.utterance_id)
-        request = pending.request if pending is not None and self._is_at(queue, pending) else None
-        if pending is None or not isinstance(request, Align) or request.revision != alignment.revision:
-            self.counters.stale += 1
-            return
-        self._end_aligned(pending, alignment, tell=False)
+        if pending is not None and pending.queue is queue:
+            match pending.request:
+                case Align(revision=revision) if revision == alignment.revision:
+                    self._end_aligned(pending, alignment, tell=False)
+                    return
+        self.counters.stale += 1
 
     def on_death(self, queue: SendQueue, reason: str) -> None:
         """The process has died. Everything that it had is sent to others, or to the next one, except for utterances
@@ -234,20 +231,13 @@ class OutstandingWork:
         self._mark(pending)
 
     def _place(self, pending: PendingUtterance) -> None:
-        queue = self._placement.choose(pending.utterance)
-        if queue is None:
-            self._placed.pop(pending.utterance.id, None)
-            self._waiting[pending.utterance.id] = pending
-        else:
-            self._placed[pending.utterance.id] = queue
-            queue.put(pending)
-
-    def _is_at(self, queue: SendQueue, pending: PendingUtterance) -> bool:
-        return self._placed.get(pending.utterance.id) is queue
+        pending.queue = self._placement.choose(pending.utterance)
+        if pending.queue is not None:
+            pending.queue.put(pending)
 
     def _mark(self, pending: PendingUtterance) -> None:
-        if (queue := self._placed.get(pending.utterance.id)) is not None:
-            queue.mark(pending.utterance.id)
+        if pending.queue is not None:
+            pending.queue.mark(pending.utterance.id)
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
@@ -270,9 +260,9 @@ class OutstandingWork:
     def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
         self.audio_bytes -= len(pending.audio)
-        if (queue := self._placed.pop(pending.utterance.id, None)) is not None:
-            queue.drop(pending, tell=tell)
-        self._waiting.pop(pending.utterance.id, None)
+        if pending.queue is not None:
+            pending.queue.drop(pending, tell=tell)
+            pending.queue = None
         pending.audio.drop()
 
     # -- inside: what is answered -----------------------------------------------------------------------------------

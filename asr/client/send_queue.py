@@ -40,6 +40,8 @@ class PendingUtterance:
     on_hypothesis: OnHypothesis
     audio: UtteranceAudio
     """All of it, for a replay, until the utterance is over."""
+    queue: SendQueue | None = None
+    """Where it is placed; None: it waits until a server is ready, or has failed."""
     newest: int = -1
     """The highest revision that was requested."""
     delivered: int = -1

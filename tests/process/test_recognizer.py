@@ -243,8 +243,8 @@ async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
 
 async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
     async with client(LISTENER) as c:
-        (first,) = c.recognizer._pool._configured
-        c.recognizer._pool._configured = [msgspec.structs.replace(first, engine="no such engine")]
+        (server,) = c.recognizer.servers
+        server.configure(msgspec.structs.replace(server.first, engine="no such engine"))
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
