@@ -11,13 +11,12 @@ import itertools
 import socket
 import ssl
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from asr import greeting, messages
-from asr.network.relay import RECEIVE_BYTES, EngineRelay, ServedEngines, WorkerConnection
+from asr.network.relay import RECEIVE_BYTES, ServedEngines, WorkerConnection
 from config import framing
 from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
@@ -38,20 +37,6 @@ END_S = 2.0
 """How long connections get at the end to take what has been answered."""
 
 log = structlog.get_logger("asr")
-
-
-@dataclass(frozen=True, slots=True)
-class _Greeted:
-    """A connection that was let in."""
-
-    worker: str
-    """Its name."""
-    relay: EngineRelay
-    """To the engine that it has asked for."""
-    more: list[bytes]
-    """Frames that came with its greeting."""
-    proof: bytes = b""
-    """That this server knows the token, where there are no certificates."""
 
 
 class EngineListener:
@@ -90,8 +75,6 @@ class EngineListener:
         self._check: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
-        self._emptied = asyncio.Event()
-        engines.on_usage = self._emptied.set
         self._gone = asyncio.Event()
         """Set when a worker has left."""
         self._limit = LogRateLimit()
@@ -133,8 +116,8 @@ class EngineListener:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._engines.open_utterances:
-                    self._emptied.clear()
-                    await self._emptied.wait()
+                    self._engines.emptied.clear()
+                    await self._engines.emptied.wait()
 
     async def stop(self) -> None:
         if self._check is not None:
@@ -192,15 +175,12 @@ class EngineListener:
         self._refuse(crowded, f"it has not greeted, and there are too many connections{whose}")
 
     async def _serve(self, accepted: socket.socket, peer: str) -> None:
-        writer, greeted = None, None
+        writer, connection = None, None
         try:
             try:
                 async with asyncio.timeout(HELLO_S):
                     reader, writer = await _opened(accepted, self._context)
-                    # Behind TLS, audio may follow the first message at once.
-                    frames = framing.Frames(framing.MAX_FRAME_BYTES if self._context else greeting.MAX_BYTES)
-                    greeted = await self._greet(reader, writer, frames, peer)
-                    frames.limit = framing.MAX_FRAME_BYTES
+                    connection = await self._greet(reader, writer, peer)
             except ssl.SSLError as error:
                 self._refuse(peer, f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}")
             except (OSError, TimeoutError, EOFError, framing.FrameError):
@@ -208,8 +188,8 @@ class EngineListener:
             finally:
                 if (task := asyncio.current_task()) is not None:
                     self._greeting.pop(task, None)
-            if greeted is not None and writer is not None:
-                await self._relay(greeted, reader, writer, frames)
+            if connection is not None:
+                await self._relay(connection)
         except Exception:
             log.exception("a worker is cut off by a fault of ours", peer=peer)
         finally:
@@ -219,56 +199,58 @@ class EngineListener:
                 writer.close()
 
     async def _greet(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames, peer: str
-    ) -> _Greeted | None:
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
+    ) -> WorkerConnection | None:
         """-> a worker, if it is let in. Raises EOFError, FrameError."""
-        bodies, tls = await _next_frames(reader, frames), self._context is not None
+        tls = self._context is not None
+        # Behind TLS, more may follow the first message at once.
+        frames = framing.Frames(framing.MAX_FRAME_BYTES if tls else greeting.MAX_BYTES)
+        bodies = await _next_frames(reader, frames)
         version, first = messages.decode_version(bodies[0]), bodies.pop(0)
         if version != messages.protocol(tls=tls):
             why = (
                 f"it speaks version {version} of the protocol between workers and engine servers, "
                 f"and this server version {messages.protocol(tls=tls)}"
             )
-            self._refuse(peer, why)
-            writer.write(framing.encode(messages.Refused(why)))
+            self._refuse(peer, why, writer)
             return None
         hello = messages.decode_to_engine(first)
         assert isinstance(hello, messages.Hello)
-        worker, relay = hello.worker[:100] or peer, self._engines.relay(hello.engine)
-        if relay is None:
+        if (relay := self._engines.relay(hello.engine)) is None:
             why = f"it asks for engine {hello.engine}, and this server has {len(self._engines.servers)}"
-            self._refuse(peer, why)
-            writer.write(framing.encode(messages.Refused(why)))
+            self._refuse(peer, why, writer)
             return None
-        if tls:
-            return _Greeted(worker, relay, bodies)
-        challenge = messages.Challenge(greeting.nonce())
-        ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        known = greeting.Greeting(self._token, hello.nonce, challenge.nonce, *ends)
-        writer.write(framing.encode(challenge))
-        bodies = bodies or await _next_frames(reader, frames)
-        answer = messages.decode_to_engine(bodies.pop(0))
-        if len(hello.nonce) != greeting.NONCE_BYTES or not isinstance(answer, messages.Proof):
-            raise framing.FrameError("no proof")
-        if not known.proves("worker", answer.proof):
-            self._refuse(peer, "its token is another one, or its messages have come over somebody else's connection")
-            return None
-        return _Greeted(worker, relay, bodies, known.proof("server"))
+        proof = b""
+        if not tls:
+            challenge = messages.Challenge(greeting.nonce())
+            ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+            known = greeting.Greeting(self._token, hello.nonce, challenge.nonce, *ends)
+            writer.write(framing.encode(challenge))
+            bodies = bodies or await _next_frames(reader, frames)
+            answer = messages.decode_to_engine(bodies.pop(0))
+            if len(hello.nonce) != greeting.NONCE_BYTES or not isinstance(answer, messages.Proof):
+                raise framing.FrameError("no proof")
+            if not known.proves("worker", answer.proof):
+                why = "its token is another one, or its messages have come over somebody else's connection"
+                self._refuse(peer, why)
+                return None
+            proof = known.proof("server")
+        frames.limit = framing.MAX_FRAME_BYTES
+        connection = WorkerConnection(next(self._numbers), hello.worker[:100] or peer, relay, reader, writer, frames)
+        connection.send(self._welcome(proof))  # before anything else
+        connection.early = bodies
+        return connection
 
-    async def _relay(
-        self, greeted: _Greeted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: framing.Frames
-    ) -> None:
+    async def _relay(self, connection: WorkerConnection) -> None:
         """Until the worker is gone."""
-        worker, relay = greeted.worker, greeted.relay
-        connection = WorkerConnection(next(self._numbers), worker, reader, writer, frames)
+        worker, relay = connection.worker, connection.relay
         self._connections.add(connection)
         self.counters.connections += 1
         log.info("worker connected", worker=worker)
         try:
-            connection.send(self._welcome(greeted.proof))  # before anything else
             self._engines.keep_alive(True)
             relay.add(connection)
-            await connection.relay_requests(greeted.more)
+            await connection.relay_requests()
         except framing.FrameError as error:
             self._engines.on_cut_off(connection, str(error))
             connection.send(messages.Refused(str(error)))
@@ -287,10 +269,13 @@ class EngineListener:
             version, self._name, engines.engine, engines.model, engines.languages, proof, len(engines.servers)
         )
 
-    def _refuse(self, peer: str, why: str) -> None:
+    def _refuse(self, peer: str, why: str, writer: asyncio.StreamWriter | None = None) -> None:
+        """`writer`: tells it why."""
         self.counters.refused += 1
         if (count := self._limit.due((peer, why), asyncio.get_running_loop().time())) is not None:
             log.warning("a connection to the engine was not let in", peer=peer, reason=why, others=count)
+        if writer is not None:
+            writer.write(framing.encode(messages.Refused(why)))
 
     def _check_again(self) -> None:
         loop = asyncio.get_running_loop()

@@ -53,13 +53,18 @@ class WorkerConnection:
 
     Args:
         number: of its link; no other has had it.
+        worker: its name.
+        relay: to the engine that it has asked for.
         frames: cuts what comes from the worker.
     """
 
     def __init__(
-        self, number: int, worker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: Frames
-    ) -> None:
-        self.number, self.worker = number, worker
+        self, number: int, worker: str, relay: EngineRelay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        frames: Frames,
+    ) -> None:  # fmt: skip
+        self.number, self.worker, self.relay = number, worker, relay
+        self.early: list[bytes] = []
+        """Frames that came right behind its greeting."""
         self._loop = asyncio.get_running_loop()
         self.heard_s = self._loop.time()
         """When the worker last said something."""
@@ -112,10 +117,10 @@ class WorkerConnection:
         if self._blocked:
             self.send(messages.Pong())
 
-    async def relay_requests(self, bodies: list[bytes]) -> None:
-        """From the worker, until it is gone. `bodies`: frames beside its greeting. Raises FrameError, OSError."""
+    async def relay_requests(self) -> None:
+        """From the worker, until it is gone. Raises FrameError, OSError."""
         try:
-            await self._pass_on(bodies)
+            await self._pass_on(self.early)
             while data := await self._reader.read(RECEIVE_BYTES):
                 self.heard_s = self._loop.time()
                 await self._pass_on(self._frames.feed(data))
@@ -271,7 +276,7 @@ class EngineRelay:
         """The process is gone, and the next one has nothing."""
         self._takes, self._working, self.usage = False, (), messages.Usage()
         self.wake()
-        self._engines.on_usage()
+        self._engines.emptied.set()
 
     def _on_usage(self, usage: messages.Usage) -> None:
         before, self.usage = self.usage, usage
@@ -279,7 +284,7 @@ class EngineRelay:
         self._engines.listener_counters.dropped_partials += usage.dropped_partials - before.dropped_partials
         if not usage.open_utterances:
             self.wake()
-            self._engines.on_usage()
+            self._engines.emptied.set()
 
     def _on_closed(self, connection: WorkerConnection, closed: messages.LinkClosed) -> None:
         self._engines.on_cut_off(connection, closed.reason, slow=closed.slow)
@@ -306,8 +311,8 @@ class ServedEngines(Engines):
     ) -> None:
         self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
         self.on_final = on_final
-        self.on_usage: Callable[[], None] = lambda: None
-        """Called when an engine may have nothing to do any more."""
+        self.emptied = asyncio.Event()
+        """Set when an engine may have nothing to do any more."""
         self._relays: list[EngineRelay] = []
         super().__init__(settings, on_state=on_state)
 

@@ -25,7 +25,7 @@ class Relayed:
 
     def __init__(self, connection: WorkerConnection, worker: socket.socket) -> None:
         self.connection, self._worker = connection, worker
-        self.requests = asyncio.create_task(connection.relay_requests([]))
+        self.requests = asyncio.create_task(connection.relay_requests())
         self._frames, self._heard = framing.Frames(), list[messages.FromEngine]()
 
     async def send(self, *sent: messages.ToEngine) -> None:
@@ -57,7 +57,7 @@ async def relayed() -> AsyncIterator[Relayed]:
     theirs.setblocking(False)
     with theirs:
         reader, writer = await asyncio.open_connection(sock=ours)
-        made = Relayed(WorkerConnection(1, "w", reader, writer, framing.Frames()), theirs)
+        made = Relayed(WorkerConnection(1, "w", None, reader, writer, framing.Frames()), theirs)
         try:
             yield made
         finally:
