@@ -36,10 +36,6 @@ log = structlog.get_logger("asr")
 class EngineUser(Protocol):
     """What an engine server works for: a worker's own utterances, or the workers that are connected to this one."""
 
-    wake: Callable[[], None]
-    """Called when there may be something to send, or nothing any more."""
-    counters: RecognizerCounters
-
     @property
     def legs(self) -> int:
         """How many have their place at this server."""
@@ -81,12 +77,17 @@ class EngineOwner(ABC):
 
     @property
     @abstractmethod
+    def counters(self) -> RecognizerCounters: ...
+
+    @property
+    @abstractmethod
     def needed(self) -> bool:
         """Whether calls, jobs or utterances are open."""
 
     @abstractmethod
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """For one more server. `shared`: other workers use it as well."""
+        """For one more server, of which `wake` is called when there may be something to send, or nothing any more.
+        `shared`: other workers use it as well."""
 
     @abstractmethod
     def remove_user(self, user: EngineUser) -> None:
@@ -134,7 +135,6 @@ class EngineServer(ABC):
         self.running: asyncio.Task[None] | None = None
         """What goes on over its lives."""
         self.user = engines.add_user(self, shared=shared)
-        self.user.wake = self.wake
         self._engines, self._restarts = engines, restarts
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -218,7 +218,7 @@ class EngineServer(ABC):
             except Exception as error:  # nobody would begin it again, and its utterances would wait for ever
                 log.exception("an engine's life has ended by a fault of ours", server=self.name)
                 reason = f"a fault of this worker ({described(error)})"
-            self.user.counters.hangs += link.hung is not None
+            self._engines.counters.hangs += link.hung is not None
             if link.retired:
                 self.user.on_end()
                 self._restarts.on_retirement()

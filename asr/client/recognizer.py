@@ -146,7 +146,9 @@ class Recognizer(Engines):
         return super().needed or len(self._outstanding) > 0
 
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineQueue:
-        return self._outstanding.add_queue(server.name, shared=shared)
+        queue = self._outstanding.add_queue(server.name, shared=shared)
+        queue.wake = server.wake
+        return queue
 
     def remove_user(self, user: EngineUser) -> None:
         assert isinstance(user, EngineQueue)

@@ -14,6 +14,7 @@ from asr import messages
 from asr.inference.inference import Inference, Work
 from asr.inference.served_utterance import ProtocolError
 from asr.messages import FromEngine, ToEngine, decode_to_engine
+from asr.utterance import Alignment, Hypothesis
 from config.framing import FrameError, Frames, encode
 
 MAX_UTTERANCES = 20_000
@@ -32,7 +33,7 @@ TELL_S = 1.0
 """How often a change of the load is told to a worker that gets no answers."""
 
 
-class ServerLink:
+class ServedLink:
     """One link.
 
     `receive_data` and `events_received` may be called by another thread than the rest.
@@ -91,7 +92,7 @@ class ServerLink:
             del self.legs[next(iter(self.legs))]
 
 
-class EngineLinks:
+class ServedLinks:
     """All links of one engine.
 
     Loop of the owner: `receive` what has come, `choose`, `tell`, write what `parent` is sent, `perform`, and write.
@@ -103,14 +104,14 @@ class EngineLinks:
     """
 
     def __init__(
-        self, inference: Inference, parent: ServerLink, *, max_bytes: int = 0, languages: tuple[str, ...] = ()
+        self, inference: Inference, parent: ServedLink, *, max_bytes: int = 0, languages: tuple[str, ...] = ()
     ) -> None:
         self.inference, self.parent = inference, parent
-        self.links: dict[str, ServerLink] = {}
-        """`ServerLink.source` → link, of the workers that are relayed for."""
+        self.links: dict[str, ServedLink] = {}
+        """`ServedLink.source` → link, of the workers that are relayed for."""
         self._max_bytes, self._languages = max_bytes, languages
         self._working: tuple[str, ...] = ()
-        self._answered: dict[ServerLink, None] = {}
+        self._answered: dict[ServedLink, None] = {}
         """Links that have been sent an answer since the last `tell`."""
         self._usage = messages.Usage()
         """As the parent knows it."""
@@ -121,20 +122,20 @@ class EngineLinks:
 
     # -- from the other ends ----------------------------------------------------------------------------------------
 
-    def attach(self, link: ServerLink, now: float) -> None:
+    def attach(self, link: ServedLink, now: float) -> None:
         """A worker has come, which knows that the engine is ready by this."""
         self.links[link.source] = link
         self._load(link, self._sum(now))
         link.send(self.inference.ready())
 
-    def remove(self, link: ServerLink) -> None:
+    def remove(self, link: ServedLink) -> None:
         """The worker is gone, and nothing of it goes on."""
         link.closed = link.closed or "the worker is gone"
         if self.links.pop(link.source, None) is not None:
             self.inference.close_source(link.source)
             self._answered.pop(link, None)
 
-    def receive(self, link: ServerLink, message: ToEngine | ProtocolError, now: float) -> None:
+    def receive(self, link: ServedLink, message: ToEngine | ProtocolError, now: float) -> None:
         """A message has come at `now`. Raises ProtocolError if the parent makes no sense."""
         if link.closed:
             return
@@ -147,7 +148,7 @@ class EngineLinks:
                 raise
             self._cut_off(link, str(error), slow=False)
 
-    def _receive(self, link: ServerLink, message: ToEngine, now: float) -> None:
+    def _receive(self, link: ServedLink, message: ToEngine, now: float) -> None:
         match message:
             case messages.Ping():
                 link.send(messages.Pong())
@@ -166,7 +167,7 @@ class EngineLinks:
                 if isinstance(message, messages.Append):
                     self._check_room(link)
 
-    def _open(self, link: ServerLink, message: messages.Open, now: float) -> None:
+    def _open(self, link: ServedLink, message: messages.Open, now: float) -> None:
         utterance, usage = message.utterance, self.inference.usage
         if usage.utterances[link.source] >= MAX_UTTERANCES:
             raise ProtocolError(f"more than {MAX_UTTERANCES} utterances are open")
@@ -180,11 +181,11 @@ class EngineLinks:
         if utterance.live and utterance.stream:
             link.join(utterance.stream)
 
-    def _check_room(self, link: ServerLink) -> None:
+    def _check_room(self, link: ServedLink) -> None:
         if self._max_bytes and self.inference.usage.audio[link.source] > MAX_SHARES * self._max_bytes:
             raise ProtocolError("far more audio than it has been told that there is room for")
 
-    def _cut_off(self, link: ServerLink, reason: str, *, slow: bool) -> None:
+    def _cut_off(self, link: ServedLink, reason: str, *, slow: bool) -> None:
         if not slow:
             link.send(messages.Refused(reason))
         link.closed = reason
@@ -207,27 +208,21 @@ class EngineLinks:
         """Do what `choose` has returned, beginning at `now`."""
         for answer in self.inference.perform(work, now):
             match answer:
-                case messages.Heard(hypothesis=hypothesis):
-                    self._answer(hypothesis.utterance_id, answer)
-                case messages.Words(alignment=alignment):
-                    self._answer(alignment.utterance_id, answer)
+                case messages.Heard(hypothesis=result) | messages.Words(alignment=result) if (
+                    link := self.links.get(result.utterance_id.partition("/")[0])
+                ) is not None:
+                    self._answer(link, result)
                 case _:
                     self.parent.send(answer)
 
-    def _answer(self, name: str, answer: messages.Heard | messages.Words) -> None:
-        link = self.links.get(name.partition("/")[0]) if self.links else None
-        if link is None:
-            self.parent.send(answer)
-            return
-        name = link.outer(name)
-        match answer:
-            case messages.Heard(hypothesis=hypothesis):
-                if len(link.outgoing) > SLOW_BYTES and not hypothesis.final:
-                    self._dropped_partials += 1
-                    return
-                link.send(messages.Heard(replace(hypothesis, utterance_id=name)))
-            case messages.Words(alignment=alignment):
-                link.send(messages.Words(replace(alignment, utterance_id=name)))
+    def _answer(self, link: ServedLink, result: Hypothesis | Alignment) -> None:
+        own = replace(result, utterance_id=link.outer(result.utterance_id))
+        if isinstance(own, Alignment):
+            link.send(messages.Words(own))
+        elif own.final or len(link.outgoing) <= SLOW_BYTES:
+            link.send(messages.Heard(own))
+        else:
+            self._dropped_partials += 1
         self._answered[link] = None
         if len(link.outgoing) > FULL_BYTES:
             self._cut_off(link, "it does not read its answers", slow=True)
@@ -240,7 +235,7 @@ class EngineLinks:
         if not self._max_bytes:
             return
         usage = self._sum(now)
-        due: list[ServerLink] = list(self._answered)
+        due: list[ServedLink] = list(self._answered)
         if now - self._told_s >= TELL_S:
             self._told_s, due = now, list(self.links.values())
         self._answered.clear()
@@ -250,7 +245,7 @@ class EngineLinks:
             self._usage = usage
             self.parent.send(usage)
 
-    def _load(self, link: ServerLink, all: messages.Usage) -> None:
+    def _load(self, link: ServedLink, all: messages.Usage) -> None:
         files, share = all.files - self.inference.usage.files[link.source], self._max_bytes // len(self.links)
         load = messages.Load(all.legs - len(link.legs), files, all.delay_ms, share)
         if load != link.told:

@@ -34,7 +34,7 @@ from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
 from asr.engines.qwen.aligner.plugin import create_aligner
 from asr.inference.inference import Inference
-from asr.inference.links import TELL_S, EngineLinks, ServerLink
+from asr.inference.links import TELL_S, ServedLink, ServedLinks
 from asr.inference.served_utterance import ProtocolError
 from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
 from config import ConfigError
@@ -56,7 +56,7 @@ log = structlog.get_logger("asr.inference.process")
 class LinkSocket:
     """A link and its socket, which only the reader closes."""
 
-    def __init__(self, link: ServerLink, channel: socket.socket) -> None:
+    def __init__(self, link: ServedLink, channel: socket.socket) -> None:
         channel.setblocking(False)
         self.link, self.channel = link, channel
         self.read_bytes = self.taken_bytes = 0
@@ -125,7 +125,7 @@ class Reader:
         if not packet:
             os._exit(0)
         attach = decode_attach(packet)
-        link = LinkSocket(ServerLink(attach.link, attach.worker), socket.socket(fileno=descriptors[0]))
+        link = LinkSocket(ServedLink(attach.link, attach.worker), socket.socket(fileno=descriptors[0]))
         self._inbox.put((time.monotonic(), link, attach, 0))
         self._selector.register(link.channel, selectors.EVENT_READ, link)
 
@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     *further, requests, answers = (socket.socket(fileno=int(each)) for each in (sys.argv[1:] if argv is None else argv))
     end_with_parent()
     inbox: Inbox = SimpleQueue()
-    parent = LinkSocket(ServerLink(), answers)
+    parent = LinkSocket(ServedLink(), answers)
     reader = Reader(requests, parent, further[0] if further else None, inbox)
     threading.Thread(target=reader.run, name="reader", daemon=True).start()
     try:
@@ -196,7 +196,7 @@ def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
     # answer waits.
     gc.collect()
     gc.freeze()
-    links = EngineLinks(inference, parent.link, max_bytes=room, languages=plugin.languages)
+    links = ServedLinks(inference, parent.link, max_bytes=room, languages=plugin.languages)
     try:
         Infer(parent, inbox, links).run()
     except Exception as error:
@@ -207,9 +207,9 @@ def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
 class Infer:
     """The engine's thread."""
 
-    def __init__(self, parent: LinkSocket, inbox: Inbox, links: EngineLinks) -> None:
+    def __init__(self, parent: LinkSocket, inbox: Inbox, links: ServedLinks) -> None:
         self._parent, self._inbox, self._links = parent, inbox, links
-        self._sockets: dict[ServerLink, LinkSocket] = {}
+        self._sockets: dict[ServedLink, LinkSocket] = {}
         """Of the workers that are relayed for."""
 
     def run(self) -> None:

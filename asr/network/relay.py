@@ -174,8 +174,6 @@ class EngineRelay:
     """The workers of one inference process, which is whom its `EngineServer` works for: see `EngineUser`."""
 
     def __init__(self, server: InferenceProcess, engines: ServedEngines) -> None:
-        self.wake: Callable[[], None] = lambda: None
-        self.counters = engines.counters
         self.usage = messages.Usage()
         """What its workers have there."""
         self.connections: dict[int, WorkerConnection] = {}
@@ -240,7 +238,7 @@ class EngineRelay:
             case messages.Usage():
                 self._on_usage(message)
             case messages.Dropped():
-                self.counters.on_dropped(self._server.name, message.partials, message.exhausted)
+                self._engines.counters.on_dropped(self._server.name, message.partials, message.exhausted)
             case messages.Answered() if (connection := self.connections.get(message.link)) is not None:
                 self._engines.on_final(message, connection.worker)
             case messages.LinkClosed() if (connection := self.connections.get(message.link)) is not None:
@@ -254,8 +252,8 @@ class EngineRelay:
                 connection.end()
 
     def on_death(self, reason: str) -> None:
-        self.counters.crashes += 1
-        self.counters.replayed += self.usage.open_utterances
+        self._engines.counters.crashes += 1
+        self._engines.counters.replayed += self.usage.open_utterances
         for connection in self.connections.values():
             if connection.attached:
                 connection.end(blamed(self._working, connection.number), messages.EngineCrashed(reason))
@@ -275,15 +273,15 @@ class EngineRelay:
     def _forget(self) -> None:
         """The process is gone, and the next one has nothing."""
         self._takes, self._working, self.usage = False, (), messages.Usage()
-        self.wake()
+        self._server.wake()
         self._engines.emptied.set()
 
     def _on_usage(self, usage: messages.Usage) -> None:
         before, self.usage = self.usage, usage
-        self.counters.add(usage.counters, before.counters)
+        self._engines.counters.add(usage.counters, before.counters)
         self._engines.listener_counters.dropped_partials += usage.dropped_partials - before.dropped_partials
         if not usage.open_utterances:
-            self.wake()
+            self._server.wake()
             self._engines.emptied.set()
 
     def _on_closed(self, connection: WorkerConnection, closed: messages.LinkClosed) -> None:
@@ -309,12 +307,16 @@ class ServedEngines(Engines):
         on_state: Callable[[EngineStatus, str], None],
         on_final: Callable[[messages.Answered, str], None] = lambda final, worker: None,
     ) -> None:
-        self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
+        self._counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
         self.on_final = on_final
         self.emptied = asyncio.Event()
         """Set when an engine may have nothing to do any more."""
         self._relays: list[EngineRelay] = []
         super().__init__(settings, on_state=on_state)
+
+    @property
+    def counters(self) -> RecognizerCounters:
+        return self._counters
 
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineRelay:
         assert isinstance(server, InferenceProcess)

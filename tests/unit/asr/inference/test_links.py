@@ -14,7 +14,7 @@ from asr.client.outstanding import OutstandingWork
 from asr.client.spill import Spill
 from asr.inference import links as link_server
 from asr.inference.inference import Inference
-from asr.inference.links import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, EngineLinks, ServerLink, blamed
+from asr.inference.links import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, ServedLink, ServedLinks, blamed
 from asr.inference.usage import Delay
 from asr.utterance import Hypothesis, Utterance
 from config import framing
@@ -30,7 +30,7 @@ def outstanding(max_bytes: int = 1 << 20) -> OutstandingWork:
     return OutstandingWork(max_bytes=max_bytes, spill=Spill(tempfile.gettempdir(), max_bytes=1 << 20, block_bytes=64))
 
 
-def taken(link: ServerLink) -> list[messages.FromEngine]:
+def taken(link: ServedLink) -> list[messages.FromEngine]:
     """What has been sent over the link since the last call."""
     bodies = framing.Frames().feed(bytes(link.outgoing))
     link.outgoing.clear()
@@ -41,26 +41,26 @@ class Server:
     """The inference process of an engine server, which can die, and what its parent knows of it."""
 
     def __init__(self) -> None:
-        self.links: EngineLinks | None = None
-        self.of: dict[int, ServerLink] = {}
+        self.links: ServedLinks | None = None
+        self.of: dict[int, ServedLink] = {}
         """Worker → its link."""
         self.working: tuple[str, ...] = ()
         self.usage = messages.Usage()
         self.answered: list[messages.Answered] = []
         self.closed: list[messages.LinkClosed] = []
 
-    def start(self, max_bytes: int = 1 << 20) -> EngineLinks:
+    def start(self, max_bytes: int = 1 << 20) -> ServedLinks:
         if self.links is None:
             inference = Inference(HashEngine(), HashAligner(), max_bytes=max_bytes)
-            self.links = EngineLinks(inference, ServerLink(), max_bytes=max_bytes, languages=("en", "de"))
+            self.links = ServedLinks(inference, ServedLink(), max_bytes=max_bytes, languages=("en", "de"))
         return self.links
 
-    def attach(self, number: int, worker: int = 0) -> ServerLink:
-        link = self.of[worker] = ServerLink(number, f"worker {worker}")
+    def attach(self, number: int, worker: int = 0) -> ServedLink:
+        link = self.of[worker] = ServedLink(number, f"worker {worker}")
         self.start().attach(link, 0.0)
         return link
 
-    def receive(self, link: ServerLink, *sent: messages.ToEngine, now: float = 0.0) -> None:
+    def receive(self, link: ServedLink, *sent: messages.ToEngine, now: float = 0.0) -> None:
         assert self.links is not None
         for each in sent:
             link.receive_data(framing.encode(each), now)

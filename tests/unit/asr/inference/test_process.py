@@ -8,7 +8,7 @@ import threading
 from asr import messages
 from asr.inference import process
 from asr.inference.inference import Inference
-from asr.inference.links import EngineLinks, ServerLink
+from asr.inference.links import ServedLink, ServedLinks
 from asr.inference.process import Infer, LinkSocket
 from config.framing import Frames
 from lab.engine.hash_engine import HashEngine
@@ -27,8 +27,8 @@ def read(channel: socket.socket, count: int) -> list[messages.FromEngine]:
 def test_a_media_process_that_stands_still_does_not_hold_the_engine_up() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        parent, inbox = LinkSocket(ServerLink(), ours), process.Inbox()
-        infer = Infer(parent, inbox, EngineLinks(Inference(HashEngine()), parent.link))
+        parent, inbox = LinkSocket(ServedLink(), ours), process.Inbox()
+        infer = Infer(parent, inbox, ServedLinks(Inference(HashEngine()), parent.link))
         parent.write()
         read(theirs, 1)
         for number in range(MANY):
@@ -54,7 +54,7 @@ def _last(heard: list[messages.FromEngine]) -> messages.ToEngine:
 def test_the_last_answer_and_what_is_too_much_are_waited_for() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        answers = LinkSocket(ServerLink(), ours)
+        answers = LinkSocket(ServedLink(), ours)
         reason = "x" * 1_000_000
         count = process.MAX_WAITING_BYTES // len(reason) + 4
         found: list[messages.FromEngine] = []
