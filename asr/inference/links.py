@@ -54,21 +54,21 @@ class ServedLink:
         """The load that the worker has last been sent."""
         self._frames: Frames | None = Frames()
         """None after an error."""
-        self._events: list[tuple[float, ToEngine | ProtocolError]] = []
+        self._events: list[ToEngine | ProtocolError] = []
 
-    def receive_data(self, data: bytes, now: float) -> None:
-        """Bytes have come from the other end at `now`."""
+    def receive_data(self, data: bytes) -> None:
+        """Bytes have come from the other end."""
         if self._frames is None:
             return
         try:
             for body in self._frames.feed(data):
-                self._events.append((now, decode_to_engine(body)))
+                self._events.append(decode_to_engine(body))
         except FrameError as error:
             self._frames = None
-            self._events.append((now, ProtocolError(str(error))))
+            self._events.append(ProtocolError(str(error)))
 
-    def events_received(self) -> list[tuple[float, ToEngine | ProtocolError]]:
-        """What has come, and when. An error is the last event."""
+    def events_received(self) -> list[ToEngine | ProtocolError]:
+        """What has come. An error is the last event."""
         events, self._events = self._events, []
         return events
 

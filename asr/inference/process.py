@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -67,6 +67,11 @@ class LinkSocket:
         self.link.send(message)
         self.write(0)
 
+    @property
+    def unread_bytes(self) -> int:
+        """What waits for the engine's thread."""
+        return self.read_bytes - self.taken_bytes
+
     def write(self, most_left: int = MAX_WAITING_BYTES) -> None:
         """Write as much as can be written, and until no more than `most_left` bytes are left. Raises OSError."""
         outgoing = self.link.outgoing
@@ -79,12 +84,10 @@ class LinkSocket:
                 select.select([], [self.channel], [])
 
 
-Happening = ToEngine | ProtocolError | Attach | None
-"""What has come over a link: its beginning, a message, an error, or None at its end."""
-Event = tuple[float, LinkSocket, Happening, int]
-"""When it came, over what, and how many bytes have been read of that by then; 0: not known."""
+Event = tuple[LinkSocket, float, int, Sequence[ToEngine | ProtocolError | Attach | None]]
+"""Over what something has come, when, how many bytes, and what: a link's beginning, messages and errors, or its end."""
 Inbox = SimpleQueue[Event]
-"""What comes during a step has waited for the rest of it."""
+"""What comes during a step waits for the rest of it."""
 
 
 class Reader:
@@ -96,14 +99,12 @@ class Reader:
     """
 
     def __init__(self, requests: socket.socket, parent: LinkSocket, links: socket.socket | None, inbox: Inbox) -> None:
-        requests.setblocking(False)
-        self._links, self._inbox = links, inbox
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(requests, selectors.EVENT_READ, parent)
-        if links is not None:
-            links.setblocking(False)
-            self._selector.register(links, selectors.EVENT_READ, None)
+        self._inbox, self._selector = inbox, selectors.DefaultSelector()
         self._paused: list[LinkSocket] = []
+        for channel, link in ((requests, parent), (links, None)):
+            if channel is not None:
+                channel.setblocking(False)
+                self._selector.register(channel, selectors.EVENT_READ, link)
 
     def run(self) -> None:
         """Until the process ends."""
@@ -111,22 +112,23 @@ class Reader:
             while True:
                 for key, _ in self._selector.select(RETRY_S if self._paused else None):
                     if key.data is None:
-                        self._attach()
+                        self._attach(key.fileobj)  # type: ignore[arg-type]
                     else:
                         self._read(key.fileobj, key.data)  # type: ignore[arg-type]
-                self._resume()
+                for link in [each for each in self._paused if each.unread_bytes <= MAX_UNREAD_BYTES // 2]:
+                    self._paused.remove(link)
+                    self._selector.register(link.channel, selectors.EVENT_READ, link)
         except BaseException as error:
             log.error("unreadable", error=repr(error))
             os._exit(1)
 
-    def _attach(self) -> None:
-        assert self._links is not None
-        packet, descriptors, _, _ = socket.recv_fds(self._links, 4096, 1)
+    def _attach(self, links: socket.socket) -> None:
+        packet, descriptors, _, _ = socket.recv_fds(links, 4096, 1)
         if not packet:
             os._exit(0)
         attach = decode_attach(packet)
         link = LinkSocket(ServedLink(attach.link, attach.worker), socket.socket(fileno=descriptors[0]))
-        self._inbox.put((time.monotonic(), link, attach, 0))
+        self._inbox.put((link, time.monotonic(), 0, [attach]))
         self._selector.register(link.channel, selectors.EVENT_READ, link)
 
     def _read(self, channel: socket.socket, link: LinkSocket) -> None:
@@ -136,27 +138,19 @@ class Reader:
             return
         except OSError:
             data = b""
-        now = time.monotonic()
         if not data:
             if not link.link.number:
                 # At once, whatever the engine is doing: nobody is left to hear it, and there is nothing to save.
                 os._exit(0)
             self._selector.unregister(channel)
-            self._inbox.put((now, link, None, 0))
+            self._inbox.put((link, time.monotonic(), 0, [None]))
             return
         link.read_bytes += len(data)
-        link.link.receive_data(data, now)
-        events = link.link.events_received()
-        for number, (arrived_s, message) in enumerate(events, 1):
-            self._inbox.put((arrived_s, link, message, link.read_bytes if number == len(events) else 0))
-        if link.link.number and link.read_bytes - link.taken_bytes > MAX_UNREAD_BYTES:
+        link.link.receive_data(data)
+        self._inbox.put((link, time.monotonic(), len(data), link.link.events_received()))
+        if link.link.number and link.unread_bytes > MAX_UNREAD_BYTES:
             self._selector.unregister(channel)
             self._paused.append(link)
-
-    def _resume(self) -> None:
-        for link in [each for each in self._paused if each.read_bytes - each.taken_bytes <= MAX_UNREAD_BYTES // 2]:
-            self._paused.remove(link)
-            self._selector.register(link.channel, selectors.EVENT_READ, link)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -176,7 +170,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
-    _, _, first, _ = inbox.get()
+    events: Sequence[Any] = ()
+    while not events:
+        _, _, _, events = inbox.get()
+    first, *early = events
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
     try:
@@ -197,6 +194,8 @@ def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
     gc.collect()
     gc.freeze()
     links = ServedLinks(inference, parent.link, max_bytes=room, languages=plugin.languages)
+    for each in early:
+        links.receive(parent.link, each, time.monotonic())
     try:
         Infer(parent, inbox, links).run()
     except Exception as error:
@@ -259,19 +258,21 @@ class Infer:
         except OSError:
             os._exit(0)
 
-    def _receive(self, now: float, source: LinkSocket, happening: Happening, read_bytes: int) -> None:
-        link = source.link
-        match happening:
-            case Attach():
-                self._sockets[link] = source
-                self._links.attach(link, now)
-            case None:
-                self._links.remove(link)
-                del self._sockets[link]
-                source.channel.close()
-            case _:
-                source.taken_bytes = max(source.taken_bytes, read_bytes)
-                self._links.receive(link, happening, now)
+    def _receive(
+        self, source: LinkSocket, now: float, size: int, happenings: Sequence[ToEngine | ProtocolError | Attach | None]
+    ) -> None:
+        source.taken_bytes += size
+        for happening in happenings:
+            match happening:
+                case Attach():
+                    self._sockets[source.link] = source
+                    self._links.attach(source.link, now)
+                case None:
+                    self._links.remove(source.link)
+                    del self._sockets[source.link]
+                    source.channel.close()
+                case _:
+                    self._links.receive(source.link, happening, now)
 
 
 def _aligner(settings: Configure) -> Aligner | None:

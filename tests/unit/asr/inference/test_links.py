@@ -63,9 +63,9 @@ class Server:
     def receive(self, link: ServedLink, *sent: messages.ToEngine, now: float = 0.0) -> None:
         assert self.links is not None
         for each in sent:
-            link.receive_data(framing.encode(each), now)
-        for now_s, event in link.events_received():
-            self.links.receive(link, event, now_s)
+            link.receive_data(framing.encode(each))
+        for event in link.events_received():
+            self.links.receive(link, event, now)
 
     def step(self, *, die: bool = False, now: float = LATE_S) -> bool:
         """One step of the engine, which may be its last. -> whether there was one."""
@@ -384,9 +384,9 @@ def test_messages_in_any_order_are_taken_or_refused(sent: list[messages.ToEngine
 def test_noise_is_refused_and_no_more_is_kept_of_it(noise: list[bytes]) -> None:
     server = Server()
     link = server.attach(1)
-    link.receive_data(b"\xff" * 4, 0.0)
+    link.receive_data(b"\xff" * 4)
     for data in noise:
-        link.receive_data(data, 0.0)
+        link.receive_data(data)
     server.receive(link)
     server.receive(link, OPEN)
     assert taken(link)[-1] == messages.Refused("frame of 4294967295 bytes")

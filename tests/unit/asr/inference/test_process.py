@@ -35,10 +35,10 @@ def test_a_media_process_that_stands_still_does_not_hold_the_engine_up() -> None
             parent.link.send(messages.Working((f"utterance-{number}",)))
             parent.write()
         assert parent.link.outgoing
-        reader = threading.Thread(target=lambda: inbox.put((1.0, parent, _last(read(theirs, MANY)), 0)))
+        reader = threading.Thread(target=lambda: inbox.put((parent, 1.0, 0, [_last(read(theirs, MANY))])))
         reader.start()
         (event,) = infer.drain(wait=True)
-        assert event[2] == messages.Withdraw(f"utterance-{MANY - 1}")
+        assert event[3] == [messages.Withdraw(f"utterance-{MANY - 1}")]
         reader.join()
         assert not parent.link.outgoing, "they were written while there was nothing else to do"
 
