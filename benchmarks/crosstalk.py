@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.client.interfaces import UtteranceRecognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import Hypothesis
 from audio import Codec, Detector, Leg
 from audio.codecs.g711 import ulaw_encode
@@ -105,7 +105,7 @@ def call(lines: dict[str, Floats], own: dict[str, Floats], chance: np.random.Gen
         leg.start(0.0)
         transcribers[name] = LegTranscriber(
             leg, LegPlan(name, Speaker("unknown"), f"{name}/", profile, 500),
-            TranscriberParts(cast(UtteranceRecognizer, Counting()), lambda: 0.0),
+            TranscriberParts(cast(Recognizer, Counting()), lambda: 0.0),
             publish=partial(_note, published, leg), call_ms=lambda position: position // 8,
             drained=lambda: None, crosstalk=Timed(crosstalk, outcome),  # type: ignore[arg-type]
         )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr import messages
-from asr.client.interfaces import UtteranceRecognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import Hypothesis
 from benchmarks.engine.plan import TAIL_MS, Arrival
 
@@ -34,7 +34,7 @@ class Calls:
         min_silence_ms: after which the endpoint fires.
     """
 
-    def __init__(self, recognizer: UtteranceRecognizer, arrivals: Sequence[Arrival], *, min_silence_ms: int) -> None:
+    def __init__(self, recognizer: Recognizer, arrivals: Sequence[Arrival], *, min_silence_ms: int) -> None:
         self._recognizer, self._arrivals = recognizer, arrivals
         self._endpoint_ms = max(0, min_silence_ms - TAIL_MS)
         """From the question for the final."""

@@ -9,9 +9,9 @@ import statistics
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from asr.client.interfaces import UtteranceRecognizer
+from asr.client.recognizer import Recognizer
 from benchmarks.engine.plan import arrivals, plan
 from benchmarks.engine.run import BenchError
 from benchmarks.files.calls import Calls
@@ -76,12 +76,12 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """A row for each schedule; `lock`: that of the lock as well. Raises BenchError."""
     locked = Locked(world.recognizer)
-    loads: list[tuple[str, UtteranceRecognizer, Feed | None]] = [
+    loads: list[tuple[str, Recognizer, Feed | None]] = [
         (NO_FILES, world.recognizer, None),
         (LANES, world.recognizer, LaneFiles(world, paths)),
     ]
     if lock:
-        loads.append((LOCK, locked, LockedFiles(world, locked.lock, paths)))
+        loads.append((LOCK, cast(Recognizer, locked), LockedFiles(world, locked.lock, paths)))
     rows = []
     for schedule, recognizer, feed in loads:
         rows.append(await _row(world, clips, recognizer, feed, calls=calls, seconds=seconds) | {"schedule": schedule})
@@ -92,7 +92,7 @@ async def measure(
 async def _row(
     world: World,
     clips: Sequence[bytes],
-    recognizer: UtteranceRecognizer,
+    recognizer: Recognizer,
     feed: Feed | None,
     *,
     calls: int,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import count, cycle
 from pathlib import Path
 
-from asr.client.interfaces import UtteranceRecognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.run import BenchError
 from benchmarks.files.world import World
@@ -28,9 +28,9 @@ AHEAD = 1 << 20
 
 
 class Locked:
-    """An `asr.client.interfaces.UtteranceRecognizer` for calls, each of whose requests waits for the lock."""
+    """A recognizer for calls, as `asr.client.recognizer.Recognizer`, each of whose requests waits for the lock."""
 
-    def __init__(self, recognizer: UtteranceRecognizer) -> None:
+    def __init__(self, recognizer: Recognizer) -> None:
         self.lock = asyncio.Semaphore(1)
         self._recognizer = recognizer
         self._newest: dict[str, tuple[int, bool | None]] = {}

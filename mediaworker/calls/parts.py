@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from asr.client.interfaces import UtteranceRecognizer
+from asr.client.recognizer import Recognizer
 from config import Endpointing
 from config.metrics.counters import counter
 from mediaworker.calls.live_utterance import Speaker
@@ -47,7 +47,7 @@ class TranscriberStats:
 class TranscriberParts:
     """What the transcribers of all legs share."""
 
-    recognizer: UtteranceRecognizer
+    recognizer: Recognizer
     clock: Callable[[], float]
     stats: TranscriberStats = field(default_factory=TranscriberStats)
     latency: LatencyParts = field(default_factory=LatencyParts)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import structlog
 from uuid_utils import uuid7
 
-from asr.client.interfaces import WordAligner
+from asr.client.recognizer import Recognizer
 from audio import Detector, Leg
 from config import Settings
 from config.metrics.registry import Metrics
@@ -61,7 +61,7 @@ class CallRegistry:
         *,
         detector: Detector,
         publish: Callable[[str, int, events.EventBody], None],
-        aligner: WordAligner | None = None,
+        aligner: Recognizer | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
         rules: Callable[[], Rules] | None = None,
     ) -> None:

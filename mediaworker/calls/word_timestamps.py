@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from asr.client.interfaces import WordAligner
+from asr.client.recognizer import Recognizer
 from asr.languages import base
 from asr.utterance import Alignment, TimedWord
 from mediaworker.events import schema as events
@@ -45,7 +45,7 @@ class LegWordTimestamps:
 
     def __init__(
         self,
-        aligner: WordAligner,
+        aligner: Recognizer,
         *,
         publish: Callable[[int, events.EventBody], None],
         clock: Callable[[], float],

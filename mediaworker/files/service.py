@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import structlog
 
-from asr.client.interfaces import FileRecognizer
+from asr.client.recognizer import Recognizer
 from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
@@ -61,7 +61,7 @@ class FileService:
         in_work: told how many files are open whenever that changes.
     """
 
-    def __init__(self, settings: Settings, recognizer: FileRecognizer, *, in_work: Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, recognizer: Recognizer, *, in_work: Callable[[int], None]) -> None:
         self.settings, self.recognizer = settings, recognizer
         self.stats = FileStats()
         self.first_text = Histogram(FIRST_TEXT_S)

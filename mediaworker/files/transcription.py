@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from asr import text
-from asr.client.interfaces import FileRecognizer
+from asr.client.recognizer import Recognizer
 from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
@@ -97,7 +97,7 @@ class FileTranscription:
     """One file, once."""
 
     def __init__(
-        self, task: FileTask, recognizer: FileRecognizer, settings: Files, endpointing: Endpointing, stats: FileStats
+        self, task: FileTask, recognizer: Recognizer, settings: Files, endpointing: Endpointing, stats: FileStats
     ) -> None:
         options, synchronous = task.options, task.synchronous
         self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, task.stream, synchronous
