@@ -75,9 +75,7 @@ class EngineOwner(ABC):
     relays = False
     """Whether the servers work for workers that are relayed for."""
 
-    @property
-    @abstractmethod
-    def counters(self) -> RecognizerCounters: ...
+    counters: RecognizerCounters
 
     @property
     @abstractmethod

@@ -44,16 +44,14 @@ class OutstandingWork:
         self.queues: list[EngineQueue] = []
         """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
-        self.audio_bytes = 0
+        self.backlog_bytes = 0
         """The audio of open utterances, in memory and on disk."""
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
         self._deliveries: list[Delivery] = []
-        self.on_deliveries: Callable[[], object] = lambda: None
-        """Called when there is a first answer to take."""
 
-    def __len__(self) -> int:
-        """How many utterances are open."""
+    @property
+    def open_utterances(self) -> int:
         return len(self._open)
 
     def __contains__(self, utterance_id: str) -> bool:
@@ -73,12 +71,13 @@ class OutstandingWork:
 
     @property
     def spilled_bytes(self) -> int:
-        """Audio on disk."""
+        """The part of it that is on disk."""
         return self._spill.used_bytes
 
     # -- from the caller --------------------------------------------------------------------------------------------
 
     def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
+        """Begin an utterance; its id must not be open."""
         assert utterance.id not in self._open, f"{utterance.id} is open"
         pending = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
         self._open[utterance.id] = pending
@@ -92,18 +91,20 @@ class OutstandingWork:
         self._give_up(pending, reason)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
+        """The next bytes in the utterance's format. They are kept until the utterance is over."""
         pending = self._open[utterance_id]
         if pending.failed is None:
             pending.audio.append(audio)
-            self.audio_bytes += len(audio)
+            self.backlog_bytes += len(audio)
             if pending.queue is not None:
                 pending.queue.count(pending)
                 pending.queue.mark(utterance_id)
             self._move_to_disk(pending)
 
     def partial(self, utterance_id: str, revision: int) -> None:
+        """Request a partial in place of any earlier request. Under load it may not be answered."""
         pending = self._open[utterance_id]
-        if self.audio_bytes > self._max_bytes:
+        if self.backlog_bytes > self._max_bytes:
             self.counters.refused_partials += 1
             pending.revise(revision)
             pending.request = None
@@ -113,22 +114,27 @@ class OutstandingWork:
             self._request(pending, PartialRequest(utterance_id, revision, len(pending.audio)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
-        """An utterance that has been given up fails at once."""
+        """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
+        without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`. `wanted_in_ms`:
+        before that nobody waits for the answer, and under load partials of others go first. An utterance that has been
+        given up fails at once."""
         pending = self._open[utterance_id]
         self._request(pending, FinalRequest(utterance_id, revision, len(pending.audio), commit, wanted_in_ms))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
 
     def withdraw(self, utterance_id: str) -> None:
-        """Withdraw a speculative final. An answer that is on its way is still delivered."""
+        """The utterance goes on: a final requested without `commit` need not be answered, and may yet be."""
         pending = self._open[utterance_id]
         if isinstance(pending.request, FinalRequest) and not pending.request.commit and pending.failed is None:
             pending.withdrawn = True
             self._mark(pending)
 
     def align(self, utterance_id: str, text: str, language: str, on_alignment: OnAlignment) -> None:
-        """The final is taken, and the times of its words are wanted. The utterance is over with the answer, which comes
-        at once when the final had the times with it, or when there will be none."""
+        """The final of an utterance with `words` is taken, and their times are wanted: exactly one `Alignment`, with
+        words or without, unless it is cancelled first. `text`: of the final; `language`: one of the engine's. The
+        utterance is over with the answer, which comes at once when the final had the times with it, or when there will
+        be none."""
         pending = self._open[utterance_id]
         assert pending.utterance.words, f"{utterance_id} was opened without words"
         pending.on_alignment = on_alignment
@@ -139,7 +145,7 @@ class OutstandingWork:
         self._request(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
-        elif self.audio_bytes > self._max_bytes:
+        elif self.backlog_bytes > self._max_bytes:
             self.counters.refused_alignments += 1
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
@@ -149,7 +155,8 @@ class OutstandingWork:
             self._end(pending, tell=True)
 
     def release(self, stream: str) -> None:
-        """The leg is over: its process has one less. Utterances that are open go on."""
+        """The leg is over, and there will be no more utterances of it: the next leg may have its place. Utterances that
+        are open go on."""
         self._placement.release(stream)
 
     def drop_spilled(self) -> None:
@@ -158,9 +165,8 @@ class OutstandingWork:
 
     # -- to the caller ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_deliveries(self) -> bool:
-        return bool(self._deliveries)
+    def on_deliveries(self) -> None:
+        """Called when there is a first answer to take."""
 
     def take_deliveries(self) -> list[Delivery]:
         """Answers that are due, oldest first. Any method may have added some."""
@@ -169,7 +175,7 @@ class OutstandingWork:
 
     # -- from the inference processes -------------------------------------------------------------------------------
 
-    def on_ready(self, queue: SendQueue) -> None:
+    def on_queue_ready(self, queue: SendQueue) -> None:
         """The process takes utterances from now on."""
         queue.available = True
         for pending in self._open.values():
@@ -195,7 +201,7 @@ class OutstandingWork:
                     return
         self.counters.stale += 1
 
-    def on_death(self, queue: SendQueue, reason: str) -> None:
+    def on_queue_death(self, queue: SendQueue, reason: str) -> None:
         """The process has died. Everything that it had is sent to others, or to the next one, except for utterances
         that processes have died over too often: they fail."""
         self.counters.crashes += 1
@@ -241,7 +247,7 @@ class OutstandingWork:
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
-        while self.audio_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
+        while self.backlog_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
             try:
                 pending.audio.move()
             except SpillError as error:
@@ -259,7 +265,7 @@ class OutstandingWork:
 
     def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
-        self.audio_bytes -= len(pending.audio)
+        self.backlog_bytes -= len(pending.audio)
         if pending.queue is not None:
             pending.queue.drop(pending, tell=tell)
             pending.queue = None
@@ -338,7 +344,7 @@ class EngineQueue(SendQueue):
         return any(name in self._work for name in self.working)
 
     def on_ready(self) -> None:
-        self._work.on_ready(self)
+        self._work.on_queue_ready(self)
 
     def on_message(self, message: FromEngine) -> None:
         match message:
@@ -363,7 +369,7 @@ class EngineQueue(SendQueue):
         self.available = False
 
     def on_death(self, reason: str) -> None:
-        self._work.on_death(self, reason)
+        self._work.on_queue_death(self, reason)
 
     def on_end(self) -> None:
         self._work.forget_process(self)

@@ -307,16 +307,12 @@ class ServedEngines(Engines):
         on_state: Callable[[EngineStatus, str], None],
         on_final: Callable[[messages.Answered, str], None] = lambda final, worker: None,
     ) -> None:
-        self._counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
+        self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
         self.on_final = on_final
         self.emptied = asyncio.Event()
         """Set when an engine may have nothing to do any more."""
         self._relays: list[EngineRelay] = []
         super().__init__(settings, on_state=on_state)
-
-    @property
-    def counters(self) -> RecognizerCounters:
-        return self._counters
 
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineRelay:
         assert isinstance(server, InferenceProcess)

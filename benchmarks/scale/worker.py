@@ -62,7 +62,7 @@ class Worker:
         link.queue.wake = lambda: self._due.setdefault(link)
         self.links.append(link)
         server.links.append(link)
-        self.work.on_ready(link.queue)
+        self.work.on_queue_ready(link.queue)
         self.flush()
 
     def disconnect(self, server: EngineServer) -> None:
@@ -73,7 +73,7 @@ class Worker:
         link.alive = False
         self.links.remove(link)
         before = self.work.counters.replayed
-        self.work.on_death(link.queue, "the server is gone")
+        self.work.on_queue_death(link.queue, "the server is gone")
         self.work.remove_queue(link.queue)
         self.tally.sent_again += self.work.counters.replayed - before
         self._due.pop(link, None)
@@ -90,8 +90,8 @@ class Worker:
         """Send what is to be sent, and deliver what has come, until nothing is left of either. `over`: legs that leave
         a server now do so because their call is over."""
         work, due = self.work, self._due
-        while due or work.has_deliveries:
-            for callback, answer in work.take_deliveries():
+        while (deliveries := work.take_deliveries()) or due:
+            for callback, answer in deliveries:
                 callback(answer)
             while due:
                 link, _ = due.popitem()

@@ -100,7 +100,7 @@ class Pair:
 
     def start(self) -> None:
         self.inference = Inference(self.engine())
-        self.outstanding.on_ready(self.queue)
+        self.outstanding.on_queue_ready(self.queue)
 
     def open(self, name: str, *, live: bool = True) -> None:
         self.got.setdefault(name, [])
@@ -136,7 +136,7 @@ class Pair:
             callback(answer)
 
     def die(self) -> None:
-        self.outstanding.on_death(self.queue, "it died")
+        self.outstanding.on_queue_death(self.queue, "it died")
         self.deliver()
         self.start()
 

@@ -125,7 +125,7 @@ async def test_a_single_process_goes_on_until_the_one_that_replaces_it_is_ready(
         assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
         c.recognizer.release("a")
-        assert all(queue.legs == 0 for queue in c.recognizer._outstanding.queues)
+        assert all(queue.legs == 0 for queue in c.recognizer.queues)
 
 
 async def test_a_single_process_outlives_an_engine_that_does_not_start() -> None:

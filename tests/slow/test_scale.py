@@ -42,7 +42,9 @@ def test_every_final_is_answered_once_and_the_seed_says_everything(name: str, sp
         world.clock.run(chosen.plan.seconds + 240)
         assert not any(region.calls for region in world.regions), "calls that have not ended"
         assert tally.final_waits_s.count() + tally.lost_ended == tally.finals_asked
-        assert not any(len(worker.work) for region in world.regions for worker in region.workers if worker.alive)
+        assert not any(
+            worker.work.open_utterances for region in world.regions for worker in region.workers if worker.alive
+        )
         tallies.append(run.figures(chosen, tally))
     assert tallies[0] == tallies[1]
     assert (tallies[0]["sent_again"] > 0) == (name == "machine-lost")

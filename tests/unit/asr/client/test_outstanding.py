@@ -92,18 +92,18 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
         asked[name][revision[name] + 1] = sent[name]
         pair.outstanding.final(name, revision[name] + 1, commit=True)
         pair.deliver()
-    while len(pair.outstanding):
-        before = len(pair.outstanding)
+    while pair.outstanding.open_utterances:
+        before = pair.outstanding.open_utterances
         pair.send()
         pair.work()
-        assert len(pair.outstanding) < before, "nobody waits for ever"
+        assert pair.outstanding.open_utterances < before, "nobody waits for ever"
     for name in "abc":
         revisions = [hypothesis.revision for hypothesis in pair.got[name]]
         assert revisions == sorted(set(revisions)), "each at most once, in order"
         assert revisions[-1] == max(asked[name]), "the committed final has come, as the last"
         for final in pair.finals(name):
             assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
-    assert pair.outstanding.audio_bytes == pair.outstanding.spilled_bytes == 0
+    assert pair.outstanding.backlog_bytes == pair.outstanding.spilled_bytes == 0
     pair.send()
     assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
     assert not pair.inference.begun
@@ -197,11 +197,11 @@ def test_an_utterance_given_up_before_its_final_answers_with_the_error() -> None
         pair.send()
         pair.work(1, die=True)
     pair.outstanding.append("a", b"\x01" * 500)
-    assert pair.outstanding.audio_bytes == 0
+    assert pair.outstanding.backlog_bytes == 0
     pair.outstanding.final("a", 9, commit=True)
     (delivery,) = pair.outstanding.take_deliveries()
     assert delivery[1].error == "it died" and delivery[1].final
-    assert len(pair.outstanding) == 0
+    assert pair.outstanding.open_utterances == 0
 
 
 def test_an_engine_error_ends_one_utterance() -> None:
@@ -214,7 +214,7 @@ def test_an_engine_error_ends_one_utterance() -> None:
     pair.work()
     assert [(final.text, final.error) for final in pair.finals("bad")] == [("", "cannot stand it")]
     assert [final.text for final in pair.finals("good")] == [text_of(b"\x01" * 300)]
-    assert len(pair.outstanding) == 0
+    assert pair.outstanding.open_utterances == 0
 
 
 def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
@@ -228,7 +228,7 @@ def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
     assert [(h.revision, h.final) for h in pair.got["a"]] == [(2, True)]
     assert pair.outstanding.counters.refused_partials == 1
     pair.outstanding.close("a")
-    assert pair.outstanding.audio_bytes == 0
+    assert pair.outstanding.backlog_bytes == 0
 
 
 def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
         for at in range(0, 500, 100):
             pair.outstanding.append(name, audio[name][at : at + 100])
         pair.outstanding.final(name, 1, commit=True)
-    in_memory = pair.outstanding.audio_bytes - pair.outstanding.spilled_bytes
+    in_memory = pair.outstanding.backlog_bytes - pair.outstanding.spilled_bytes
     assert pair.outstanding.spilled_bytes >= 1280 and in_memory <= 500 + 4 * 64
     assert list(tmp_path.iterdir()) == []
     for round in range(4):
@@ -273,7 +273,7 @@ def test_beyond_the_disk_batch_goes_first_and_the_oldest_of_it() -> None:
         pair.outstanding.final(name, 1, commit=True)
         (delivery,) = pair.outstanding.take_deliveries()
         assert delivery[1].error
-    assert len(pair.outstanding) == pair.outstanding.audio_bytes == pair.spill.used_bytes == 0
+    assert pair.outstanding.open_utterances == pair.outstanding.backlog_bytes == pair.spill.used_bytes == 0
 
 
 def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_withdrawn_final_is_not_decoded_and_the_next_one_is(told: bool) -> Non
     pair.outstanding.withdraw("a")  # crosses with the end
     pair.send()
     pair.work()
-    assert [final.revision for final in pair.finals("a")] == [2] and len(pair.outstanding) == 0
+    assert [final.revision for final in pair.finals("a")] == [2] and pair.outstanding.open_utterances == 0
 
 
 def test_a_resumed_utterance_gets_a_second_final() -> None:
@@ -353,7 +353,7 @@ def test_a_partial_that_comes_late_leaves_the_final_to_be_answered() -> None:
     assert [h.revision for h in pair.got["a"]] == [1]
     pair.send()
     pair.work()
-    assert [h.revision for h in pair.got["a"]] == [1, 2] and len(pair.outstanding) == 0
+    assert [h.revision for h in pair.got["a"]] == [1, 2] and pair.outstanding.open_utterances == 0
     assert pair.queue.next_message() is None, "the process has closed the utterance with its answer"
 
 
@@ -461,11 +461,11 @@ def test_a_refused_utterance_says_so_in_its_final() -> None:
     pair.open("a")
     pair.outstanding.refuse("a", "no Klingon here")
     pair.outstanding.append("a", b"\x01" * 500)
-    assert pair.outstanding.audio_bytes == 0, "nobody listens"
+    assert pair.outstanding.backlog_bytes == 0, "nobody listens"
     pair.outstanding.final("a", 1, commit=True)
     (delivery,) = pair.outstanding.take_deliveries()
     assert (delivery[1].error, delivery[1].refused, delivery[1].died) == ("no Klingon here", True, False)
-    assert len(pair.outstanding) == 0
+    assert pair.outstanding.open_utterances == 0
 
 
 def test_what_is_closed_is_forgotten_on_both_sides() -> None:
@@ -477,9 +477,9 @@ def test_what_is_closed_is_forgotten_on_both_sides() -> None:
     pair.outstanding.close("a")
     pair.outstanding.close("a")
     assert pair.queue.next_message() == messages.CloseUtterance("a")
-    assert pair.queue.next_message() is None and pair.outstanding.audio_bytes == 0
+    assert pair.queue.next_message() is None and pair.outstanding.backlog_bytes == 0
     pair.outstanding.on_hypothesis(pair.queue, Hypothesis("a", 1, "late", "en", 4, final=True))
-    assert not pair.outstanding.has_deliveries and pair.outstanding.counters.stale == 1
+    assert not pair.outstanding.take_deliveries() and pair.outstanding.counters.stale == 1
 
 
 def test_answers_are_counted_by_what_they_are() -> None:

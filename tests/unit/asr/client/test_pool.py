@@ -40,7 +40,7 @@ class Pool:
     def start(self, number: int) -> None:
         if self.inferences[number] is None:
             self.inferences[number] = Inference(HashEngine())
-            self.outstanding.on_ready(self.queues[number])
+            self.outstanding.on_queue_ready(self.queues[number])
 
     def open(self, name: str, *, live: bool = True, stream: str = "") -> None:
         self.got.setdefault(name, [])
@@ -52,7 +52,7 @@ class Pool:
             return
         self.inferences[number] = None
         if death:
-            self.outstanding.on_death(self.queues[number], "it died")
+            self.outstanding.on_queue_death(self.queues[number], "it died")
         else:
             self.outstanding.forget_process(self.queues[number])
         self.deliver()
@@ -142,12 +142,12 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
         pool.deliver()
     for number in range(PROCESSES):
         pool.start(number)
-    while len(pool.outstanding):
-        before = len(pool.outstanding)
+    while pool.outstanding.open_utterances:
+        before = pool.outstanding.open_utterances
         for number in range(PROCESSES):
             pool.send(number)
             pool.work(number)
-        assert len(pool.outstanding) < before, "nobody waits for ever"
+        assert pool.outstanding.open_utterances < before, "nobody waits for ever"
     for name in NAMES:
         revisions = [hypothesis.revision for hypothesis in pool.got[name]]
         assert revisions == sorted(set(revisions)), "each at most once, in order"
@@ -155,7 +155,7 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
         for final in (hypothesis for hypothesis in pool.got[name] if hypothesis.final):
             assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
     pool.outstanding.release("leg")
-    assert pool.outstanding.audio_bytes == pool.outstanding.spilled_bytes == 0
+    assert pool.outstanding.backlog_bytes == pool.outstanding.spilled_bytes == 0
     assert [(queue.legs, queue.files, len(queue.utterances)) for queue in pool.queues] == [(0, 0, 0)] * PROCESSES
     for number, inference in enumerate(pool.inferences):
         pool.send(number)
@@ -203,7 +203,7 @@ def test_what_a_dead_process_had_is_at_another_at_once_and_late_answers_of_it_ar
     assert pool.where("a") == 1
     late = Hypothesis("a", 1, "from the grave", "en", 14, final=True)
     pool.outstanding.on_hypothesis(pool.queues[0], late)
-    assert not pool.outstanding.has_deliveries and pool.outstanding.counters.stale == 1
+    assert not pool.outstanding.take_deliveries() and pool.outstanding.counters.stale == 1
     pool.send(1)
     pool.work(1)
     assert [final.text for final in pool.got["a"]] == [text_of(b"\x01" * 50)]

@@ -238,7 +238,7 @@ def test_every_final_once_and_equal_whatever_is_cut(steps: list[tuple], begun: b
             world.workers[worker].final(name, revision[whole] + 1, commit=True)
             world.deliver(worker)
     world.restore()
-    while any(map(len, world.workers)):
+    while any(worker.open_utterances for worker in world.workers):
         before = sum(map(len, world.workers))
         for server in range(SERVERS):
             for worker in range(WORKERS):
@@ -263,7 +263,7 @@ def _nothing_is_left(world: World) -> None:
             work.release(leg)
         for server in range(SERVERS):
             world.send(worker, server)
-        assert work.audio_bytes == work.spilled_bytes == 0
+        assert work.backlog_bytes == work.spilled_bytes == 0
         assert all((queue.legs, queue.files) == (0, 0) for queue in world.queues[worker])
     for server in world.servers:
         server.step()

@@ -47,7 +47,7 @@ class WordsPair(Pair):
         self.begin(name, live=live, stream=stream)
         self.outstanding.append(name, audio)
         self.outstanding.final(name, 1, commit=True)
-        assert not self.outstanding.has_deliveries
+        assert not self.outstanding.take_deliveries()
         self.send()
         self.work()
         assert self.got[name]
@@ -73,8 +73,8 @@ def empty(pair: WordsPair) -> bool:
     return (
         not kept
         and not len(pair.inference.scheduler)
-        and not len(pair.outstanding)
-        and not pair.outstanding.audio_bytes
+        and not pair.outstanding.open_utterances
+        and not pair.outstanding.backlog_bytes
     )
 
 
@@ -158,7 +158,7 @@ def test_a_waiting_utterance_is_replayed_with_its_text_and_not_recognised_again(
     pair.ask("a", "text of the final")
     pair.send()
     pair.die()
-    assert len(pair.outstanding) == 1 and pair.outstanding.audio_bytes == 500
+    assert pair.outstanding.open_utterances == 1 and pair.outstanding.backlog_bytes == 500
     pair.send()
     pair.work()
     assert [each.words for each in pair.words["a"]] == [words_of(b"\x01" * 500, "text of the final")]
@@ -168,7 +168,7 @@ def test_a_waiting_utterance_is_replayed_with_its_text_and_not_recognised_again(
 def test_the_engine_is_done_with_an_utterance_that_waits_for_its_words() -> None:
     pair = WordsPair()
     pair.say("a", b"\x01" * 500)
-    assert pair.inference.engine.audio == {} and len(pair.outstanding) == 1, "its slot is another's"
+    assert pair.inference.engine.audio == {} and pair.outstanding.open_utterances == 1, "its slot is another's"
     pair.ask("a")
     pair.outstanding.close("a")
     assert empty(pair)
@@ -238,7 +238,6 @@ def test_words_that_come_with_the_final_are_told_at_once_whatever_dies() -> None
     heard = messages.decode_from_engine(body)
     assert isinstance(heard, messages.Heard)
     pair.outstanding.on_hypothesis(pair.queue, heard.hypothesis)
-    assert pair.outstanding.has_deliveries
     pair.die()
     pair.ask("a")
     assert [(each.words, each.error) for each in pair.words["a"]] == [(told.words, None)]
@@ -252,7 +251,7 @@ def test_too_much_waiting_audio_costs_the_words() -> None:
     pair.outstanding.append("b", b"\x01" * 200)
     pair.ask("a")
     assert "asr.max_backlog_mb" in str(pair.words["a"][0].error)
-    assert pair.outstanding.counters.refused_alignments == 1 and pair.outstanding.audio_bytes == 200
+    assert pair.outstanding.counters.refused_alignments == 1 and pair.outstanding.backlog_bytes == 200
     pair.outstanding.drop_spilled()
 
 
@@ -269,7 +268,7 @@ def test_words_that_nobody_waits_for_are_stale_and_change_nothing() -> None:
     ]  # fmt: skip
     for queue, name, revision in stale:
         pair.outstanding.on_alignment(queue, Alignment(name, revision, (TimedWord("hello", 0, 10, 1.0),)))
-    assert pair.outstanding.counters.stale == 5 and not pair.outstanding.has_deliveries
+    assert pair.outstanding.counters.stale == 5 and not pair.outstanding.take_deliveries()
     pair.send()
     pair.work()
     assert [each.words for each in pair.words["a"]] == [words_of(b"\x01" * 100, "hello")]
