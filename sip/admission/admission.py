@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -21,6 +22,7 @@ from config.access_list import AccessList
 from config.addresses import peer_key
 from config.log_rate_limit import LogRateLimit
 from config.metrics.counters import counter, counter_by
+from config.settings import Sip
 from sip.admission.digest import Challenger, Reason
 from sip.admission.request_filter import (
     DROP,
@@ -38,13 +40,6 @@ from sip.protocol.message import SipMessage
 from sip.protocol.offer_check import METHODS
 
 log = structlog.get_logger("sip")
-
-CheckBody = Callable[[RequestHead, bytes], str | None]
-"""Checks what a request offers or answers, as `sip.protocol.offer_check.check` does."""
-OnConnection = Callable[[RequestHead, int, tuple[str, int], str], None]
-"""(request, CSeq, address and port of the peer, text): a request within a dialog was let in by a connection."""
-CheckInDialog = Callable[[RequestHead, int, Callable[[], str]], int]
-"""(request, CSeq, text) → the verdict on a request within a dialog: a status, `PASS` or `DROP`."""
 
 RETRY_AFTER_S = 10
 """Retry-After of every 503."""
@@ -85,40 +80,56 @@ class AdmissionCounters:
     errors: int = counter("Counts SIP requests that were refused because an error in the worker prevented their check.")
 
 
+class AdmittedCalls(Protocol):
+    """The calls that requests begin, or belong to."""
+
+    ready: Callable[[], bool]
+    """Whether calls should be sent here at all, for the answer to OPTIONS."""
+
+    def capacity(self) -> int:
+        """The status that a new call would be refused with now, or 0."""
+
+    def on_rejected(self, status: int) -> None:
+        """An INVITE was refused with this status."""
+
+    def check_in_dialog(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
+        """The verdict on a request within a dialog: a status, `PASS` or `DROP`."""
+
+    def check_body(self, request: RequestHead, packet: bytes) -> str | None:
+        """Checks what a request offers or answers, as `sip.protocol.offer_check.check` does."""
+
+    def on_connection(self, request: RequestHead, cseq: int, peer: tuple[str, int], text: str) -> None:
+        """A request within a dialog was let in, by the connection whose other end is `peer`."""
+
+
 class Admission:
     """Lets requests and connections in, or not. All methods are called on the loop's thread."""
 
     def __init__(
         self,
         access: AccessList,
-        *,
-        invites_per_s: float,
-        max_tcp: int,
-        refusal: Callable[[], int],
-        in_dialog: CheckInDialog,
-        body: CheckBody,
-        on_refused: Callable[[int], None],
+        settings: Sip,
+        calls: AdmittedCalls,
         clock: Callable[[], float],
-        challenger: Challenger | None = None,
+        *,
         unasked: Callable[[str], bool] | None = None,
-        ready: Callable[[], bool] = lambda: True,
-        on_connection: OnConnection = lambda request, cseq, peer, text: None,
     ) -> None:
-        """`refusal()`: the status that a new call would be refused with now, or 0; `on_refused(status)`: an INVITE was.
-
-        `challenger` asks those addresses for credentials that `unasked` does not know; by default, those that may not
-        call. `ready()`: whether calls should be sent here at all, for the answer to OPTIONS.
-        """
+        """Addresses that `unasked` does not know are asked for the credentials of `sip.users`; by default, those that
+        may not call."""
         self.counters = AdmissionCounters()
-        self.challenger, self._unasked = challenger, unasked or access.allows
-        self._refusal, self._ready, self._on_connection = refusal, ready, on_connection
+        self._unasked, self._calls, self._clock = unasked or access.allows, calls, clock
         self._stale = False
         self._challenged_source = ""
-        self._filter = RequestFilter(access.allows, refusal, invites_per_s=invites_per_s)
-        self._connections = ConnectionTable(access.allows, max_tcp)
-        self._in_dialog, self._body, self._on_refused, self._clock = in_dialog, body, on_refused, clock
+        self._filter = RequestFilter(access.allows, calls.capacity, invites_per_s=settings.max_invites_per_s)
+        self._connections = ConnectionTable(access.allows, settings.max_tcp)
+        self.set_users(settings)
         self._failures = TokenBuckets(FAILURES_PER_S, FAILURES_BURST)
         self._once = LogRateLimit()
+
+    def set_users(self, settings: Sip) -> None:
+        """Whose credentials are good from now on; earlier challenges are stale."""
+        users = {each.user: each.password.reveal() for each in settings.users}
+        self._challenger = Challenger(users, settings.realm, settings.digest)
 
     # Requests
 
@@ -132,12 +143,12 @@ class Admission:
         if status != PASS or request.method not in METHODS:
             return FilterVerdict(status)
         try:
-            return FilterVerdict(PASS, description=self._body(request, packet()))
+            return FilterVerdict(PASS, description=self._calls.check_body(request, packet()))
         except PeerError as error:
             if request.method == "ACK":
                 return FilterVerdict(PASS)  # nobody answers it
             if request.method == "INVITE" and not request.to_tag:
-                self._on_refused(error.status)
+                self._calls.on_rejected(error.status)
             self.log_refused(request.source, error.status, str(error), method=request.method)
             return FilterVerdict(error.status, error.headers)
 
@@ -145,7 +156,7 @@ class Admission:
         self, request: RequestHead, cseq: int, peer: tuple[str, int], packet: Callable[[], bytes]
     ) -> None:
         """A request within a dialog, which was let in, came by the connection whose other end is there."""
-        self._on_connection(request, cseq, peer, packet().decode(errors="replace"))
+        self._calls.on_connection(request, cseq, peer, packet().decode(errors="replace"))
 
     def on_error(self) -> int:
         """An error of ours, which is being handled, keeps a request from being checked: what becomes of it.
@@ -190,7 +201,7 @@ class Admission:
             self.counters.challenged += 1
         elif status:
             if request.method == "INVITE":
-                self._on_refused(status)
+                self._calls.on_rejected(status)
             else:
                 self.counters.refused += 1
             if self.counters.auth_failures.total() == failures:  # else that has been logged
@@ -200,8 +211,8 @@ class Admission:
         elif (scheme := _scheme_of(packet())) not in _SCHEMES:
             return self._refuse_scheme(request, scheme)
         elif request.to_tag:
-            return self._in_dialog(request, cseq, text)
-        elif request.method == "OPTIONS" and (self._refusal() or not self._ready()):
+            return self._calls.check_in_dialog(request, cseq, text)
+        elif request.method == "OPTIONS" and (self._calls.capacity() or not self._calls.ready()):
             return 503  # as an INVITE would be refused (RFC 3261 section 11.2), so that a load balancer goes elsewhere
         return status
 
@@ -209,7 +220,7 @@ class Admission:
         if request.method == "ACK":
             return DROP  # nobody answers it
         if request.method == "INVITE" and not request.to_tag:
-            self._on_refused(416)
+            self._calls.on_rejected(416)
         name = scheme.decode("latin-1")[:32]
         reason = f"the request URI is {name}:, and not sip:, sips: or tel:"
         self.log_refused(request.source, 416, reason, method=request.method)
@@ -217,13 +228,11 @@ class Admission:
 
     def _challenge(self) -> list[str]:
         """Values of WWW-Authenticate, for the request that has just been answered with 401."""
-        if not self.challenger:
-            return []
-        return self.challenger.challenge(self._clock(), source=self._challenged_source, stale=self._stale)
+        return self._challenger.challenge(self._clock(), source=self._challenged_source, stale=self._stale)
 
     def _credentials(self, request: RequestHead, text: Callable[[], str]) -> tuple[Credentials, str]:
         """The credentials of an INVITE, and their user."""
-        if not self.challenger or self._unasked(request.source):
+        if not self._challenger or self._unasked(request.source):
             return UNASKED
         self._stale, self._challenged_source = False, peer_key(request.source)
         try:
@@ -234,7 +243,7 @@ class Admission:
         values = [value for name, value in message.headers if name == "authorization"][:_MAX_CREDENTIALS]
         uri = (message.start_line.split() + ["", ""])[1]
         source = self._challenged_source
-        checked = [self.challenger.check(each, request.method, now, uri=uri, source=source) for each in values]
+        checked = [self._challenger.check(each, request.method, now, uri=uri, source=source) for each in values]
         best = next((each for verdict in ("good", "stale", "bad") for each in checked if each[0] == verdict), None)
         if best is None:
             return "none", ""

@@ -22,9 +22,7 @@ from config import Settings
 from config.access_list import AccessList
 from config.addresses import Family, peer_key, split_address
 from config.log_rate_limit import LogRateLimit
-from config.settings import Sip
 from sip.admission.admission import Admission
-from sip.admission.digest import Challenger
 from sip.admission.request_filter import RequestHead
 from sip.media.own_addresses import OwnAddresses
 from sip.media.ports import RtpPorts
@@ -54,7 +52,7 @@ HOLD_S = 3600.0
 
 
 class CallControl:
-    """Takes calls, and is the `CallHost` of each of them."""
+    """Takes calls: the `AdmittedCalls` of the admission, and the `CallHost` of each call."""
 
     def __init__(
         self,
@@ -76,20 +74,8 @@ class CallControl:
         rtp, hosts = settings.rtp, addresses.hosts
         self.ports = RtpPorts(rtp.port_min, rtp.port_max, host=hosts.get("IP4", ""), host6=hosts.get("IP6", ""))
         self._in_dialog = DialogRequests(lambda call, *digit: self._loop.call_soon(call.on_digit, *digit))
-        self.admission = Admission(
-            access,
-            invites_per_s=sip.max_invites_per_s,
-            max_tcp=sip.max_tcp,
-            refusal=self._capacity,
-            in_dialog=self._in_dialog.check,
-            body=self._check_body,
-            on_refused=self.on_rejected,
-            clock=self._loop.time,
-            challenger=challenger(sip),
-            unasked=unasked,
-            ready=ready,
-            on_connection=self._on_connection,
-        )
+        self.ready, self.check_in_dialog = ready, self._in_dialog.check
+        self.admission = Admission(access, sip, self, self._loop.time, unasked=unasked)
         # Ours and nobody's address: a name that nothing can be learned from (RFC 7022 section 4.2).
         self.cname = secrets.token_urlsafe(12) if rtp.rtcp else ""
         """Names us in RTCP; "": none is sent."""
@@ -213,16 +199,16 @@ class CallControl:
         if not self._access.allows(peer) and self.admission.user_of(call_id, peer) is None:
             self.admission.log_refused(peer, 403)
             return 403
-        return self._capacity()
+        return self.capacity()
 
-    def _capacity(self) -> int:
+    def capacity(self) -> int:
         if self._draining:
             return 503
         if self.full:
             return 486
         return self._handler.can_accept()
 
-    def _check_body(self, request: RequestHead, packet: bytes) -> str | None:
+    def check_body(self, request: RequestHead, packet: bytes) -> str | None:
         """Check the body of a request that begins a call or belongs to one: PJSIP answers any other with 481."""
         if not request.to_tag:
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
@@ -242,7 +228,7 @@ class CallControl:
         self._loop.call_soon(call.on_answer, None if answer is None else answer.streams)
         return "" if answer is None else answer.shown
 
-    def _on_connection(self, request: RequestHead, cseq: int, peer: tuple[str, int], text: str) -> None:
+    def on_connection(self, request: RequestHead, cseq: int, peer: tuple[str, int], text: str) -> None:
         with contextlib.suppress(PeerError):
             if (call := self._in_dialog.find(request, text)) is not None:
                 self.peers.on_request(call, request.method, cseq, peer)
@@ -337,9 +323,3 @@ class CallControl:
         self.counters.media_timeouts += reason == "media_timeout"
         if call.streams:
             self._handler.on_end(call, reason)
-
-
-def challenger(settings: Sip) -> Challenger:
-    """Asks for the credentials of `sip.users`."""
-    users = {each.user: each.password.reveal() for each in settings.users}
-    return Challenger(users, settings.realm, settings.digest)

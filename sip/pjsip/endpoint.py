@@ -18,7 +18,7 @@ from config.tasks import end_tasks, lasting
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, instance_of, line_of, named
-from sip.pjsip.call_control import CallControl, challenger
+from sip.pjsip.call_control import CallControl
 from sip.pjsip.handler import SipHandler
 from sip.pjsip.listeners import Listeners
 from sip.pjsip.stack import Stack
@@ -263,7 +263,7 @@ class SipEndpoint:
 
     def set_users(self, settings: Settings) -> None:
         """Whose credentials are good from now on (`sip.users`); earlier challenges are stale."""
-        self.admission.challenger = challenger(settings.sip)
+        self.admission.set_users(settings.sip)
 
     def use(self, settings: Settings) -> None:
         """Take over everything else that a reload may change. Raises ConfigError for `sip.allow`, and then nothing

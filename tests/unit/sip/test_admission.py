@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from structlog.testing import capture_logs
 
 from config.access_list import AccessList
+from config.load import parse
 from lab.sip.headers import answer
 from sip.admission.admission import RETRY_AFTER_S, Admission, FilterVerdict
-from sip.admission.digest import Challenger
 from sip.admission.request_filter import DROP, PASS, RequestHead
 from sip.protocol.errors import NotAcceptable, PeerError
 
+USERS = ({"user": "sbc", "password": "secret"},)
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
 
 
 class Door:
     """An `Admission` and what it has asked."""
 
-    def __init__(self, **options: object) -> None:
-        self.refusal, self.ready, self.now = 0, True, 0.0
+    def __init__(
+        self, *, in_dialog: int = 481, unasked: Callable[[str], bool] | None = None, **settings: object
+    ) -> None:
+        self.refusal, self.is_ready, self.now = 0, True, 0.0
         self.refused: list[int] = []
         self.asked: list[str] = []
         self.body_error: PeerError | None = None
-        arguments: dict[str, object] = {
-            "invites_per_s": 5.0, "max_tcp": 64, "refusal": lambda: self.refusal, "in_dialog": self.in_dialog,
-            "body": self.body, "on_refused": self.refused.append, "clock": lambda: self.now,
-            "ready": lambda: self.ready,
-        } | options  # fmt: skip
-        self.admission = Admission(AccessList([FRIEND], key="sip.allow"), **arguments)  # type: ignore[arg-type]
+        self._in_dialog = in_dialog
+        self.on_rejected = self.refused.append
+        sip = parse({"sip": {"max_invites_per_s": 5.0, "max_tcp": 64, **settings}}).sip
+        self.admission = Admission(AccessList([FRIEND], key="sip.allow"), sip, self, lambda: self.now, unasked=unasked)
 
-    def in_dialog(self, request: RequestHead, cseq: int, text: object) -> int:
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def capacity(self) -> int:
+        return self.refusal
+
+    def on_connection(self, *request: object) -> None:
+        raise AssertionError("nobody calls it here")
+
+    def check_in_dialog(self, request: RequestHead, cseq: int, text: object) -> int:
         self.asked.append(f"{request.method} {cseq}")
-        return 481
+        return self._in_dialog
 
-    def body(self, request: RequestHead, packet: bytes) -> None:
+    def check_body(self, request: RequestHead, packet: bytes) -> None:
         self.asked.append(packet.decode().partition("\r\n\r\n")[2])
         if self.body_error is not None:
             raise self.body_error
@@ -82,7 +94,7 @@ def test_a_uri_of_another_scheme_is_refused_counted_and_logged(uri: str) -> None
 
 
 def test_nobody_answers_an_ack_with_a_bad_body() -> None:
-    door = Door(in_dialog=lambda request, cseq, text: PASS)
+    door = Door(in_dialog=PASS)
     door.body_error = PeerError("bad")
     assert door.check("ACK", tag="t").status == PASS
     assert door.check("INVITE", tag="t", number=1).status == 400 and door.refused == [], "no call was refused"
@@ -146,7 +158,7 @@ def test_a_full_worker_says_when_to_come_again() -> None:
 )
 def test_options_say_whether_a_call_would_be_taken(refusal: int, ready: bool, status: int) -> None:
     door = Door()
-    door.refusal, door.ready = refusal, ready
+    door.refusal, door.is_ready = refusal, ready
     assert door.check("OPTIONS").status == status
     door.refusal = 0
     assert door.check(number=1).status == PASS, "readiness concerns OPTIONS alone"
@@ -162,7 +174,7 @@ def test_what_is_not_served(method: str, tag: str, status: int) -> None:
 
 
 def test_credentials_open_the_door_to_a_stranger() -> None:
-    door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"))
+    door = Door(users=USERS)
     uri = "sip:1000@worker"
     verdict = door.check(source=STRANGER, uri=uri)
     assert verdict.status == 401 and door.admission.counters.challenged == 1 and door.refused == []
@@ -189,7 +201,7 @@ def test_credentials_open_the_door_to_a_stranger() -> None:
 
 
 def test_everybody_may_be_asked() -> None:
-    door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"), unasked=lambda source: False)
+    door = Door(users=USERS, unasked=lambda source: False)
     assert door.check(uri="sip:a").status == 401
 
 
