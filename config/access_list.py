@@ -5,33 +5,20 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
-from config.errors import ConfigError
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 class AccessList:
     """Networks fixed by configuration, and addresses that come and go with the registrars' names."""
 
-    def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK, key: str = "sip.allow") -> None:
-        """`key`: the setting that `allow` comes from. Raises ConfigError when an entry is no address or network."""
-        self._key = key
-        self._trusted: list[Network] = [ipaddress.ip_network(network) for network in trusted]
-        self._networks: list[Network] = []
+    def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK) -> None:
+        self._trusted = tuple(trusted)
         self._registrars: dict[str, frozenset[str]] = {}
         self.replace(allow)
 
     def replace(self, allow: Iterable[str]) -> None:
-        """These networks instead of those of before. Raises ConfigError, and then nothing changes."""
-        networks = [*self._trusted]
-        for index, entry in enumerate(allow):
-            try:
-                networks.append(ipaddress.ip_network(entry, strict=False))
-            except ValueError:
-                raise ConfigError(f"{self._key}[{index}]", entry, "expected an IP address or a network") from None
-        self._networks = networks
+        """These addresses and networks instead of those of before."""
+        self._networks = [ipaddress.ip_network(each, strict=False) for each in (*self._trusted, *allow)]
 
     def set_registrar(self, account: str, addresses: Iterable[str]) -> None:
         """The addresses that an account's registrar has now."""

@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 from config.addresses import is_loopback, parse_tcp
 from config.errors import ConfigError
 
+MAX_VERBS_BYTES = 4000
+"""The longest `twilio.then`: Twilio refuses TwiML beyond 64 kB."""
+
 
 def check_tls(key: str, cert: str, private_key: str) -> None:
     """A private key alone is no identity."""
@@ -68,6 +71,22 @@ def check_nats(key: str, text: str) -> None:
         raise ConfigError(key, text, "expected nats://HOST:PORT or tls://HOST:PORT")
     if url.scheme == "nats" and not is_loopback(url.hostname or ""):
         raise ConfigError(key, text, "is another machine: what is said in calls goes there, so it takes tls://")
+
+
+def check_verbs(key: str, text: str) -> None:
+    """Well-formed TwiML verbs, as text."""
+    from xml.etree import ElementTree as Xml
+
+    if len(text.encode()) > MAX_VERBS_BYTES:
+        raise ConfigError(key, text[:40] + "…", f"longer than {MAX_VERBS_BYTES} bytes")
+    if "<!" in text or "<?" in text:
+        raise ConfigError(key, text, "only TwiML verbs: no document type, comment or processing instruction")
+    try:
+        root = Xml.fromstring(f"<Response>{text}</Response>")
+    except Xml.ParseError as error:
+        raise ConfigError(key, text, f"not well-formed XML: {error}") from None
+    if (root.text or "").strip() or any((child.tail or "").strip() for child in root):
+        raise ConfigError(key, text, "text outside of a TwiML verb")
 
 
 def check_tcp(key: str, text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from config.errors import ConfigError
-from config.sections.checks import check_network
+from config.sections.checks import check_network, check_verbs
 from config.sections.section import Port, Reloadable, Secret, Section
 
 
@@ -42,6 +42,7 @@ class Twilio(Section, frozen=True, kw_only=True):
                     raise ConfigError(f"{key}.{name}", url, "has no host")
             except ValueError as error:
                 raise ConfigError(f"{key}.{name}", url, f"not a URL: {error}") from None
+        check_verbs(f"{key}.then", self.then)
         if self.auth_token and not self.public_url:
             raise ConfigError(
                 f"{key}.public_url", "", f"is required with {key}.auth_token: signatures are made over it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -9,6 +10,8 @@ from msgspec import Meta
 from config.errors import ConfigError
 from config.sections.checks import check_address, check_network, check_tls, check_unique
 from config.sections.section import Port, Positive, Reloadable, Role, Seconds, Secret, Section
+
+HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:\s]+)(?::([0-9]{1,5}))?")
 
 
 class Rtp(Section, frozen=True, kw_only=True):
@@ -161,6 +164,8 @@ class Sip(Section, frozen=True, kw_only=True):
             check_network(f"{key}.allow[{index}]", network)
         for name in ("host", "host6", "public_address", "public_address6"):
             check_address(f"{key}.{name}", getattr(self, name), 6 if name.endswith("6") else 4)
+        if self.stun and not ((found := HOST_PORT.fullmatch(self.stun)) and 0 < int(found[2] or 1) < 65536):
+            raise ConfigError(f"{key}.stun", self.stun, "expected HOST or HOST:PORT")
         if self.enabled and not (self.host or self.host6):
             raise ConfigError(f"{key}.host", "", f"must not be empty without {key}.host6")
         check_tls(key, self.tls_cert, self.tls_key)

@@ -17,7 +17,6 @@ from config.listen import http_host, media_host, needs_credentials
 from config.metrics.registry import Metrics
 from config.reload import Reload, merge
 from mediaworker.access.tls import Certificate, sip_certificate
-from mediaworker.ingress.twilio import webhook
 from mediaworker.jobs import notifier
 from mediaworker.ops import logs
 from mediaworker.policy.alerts.watch import AlertWatch
@@ -129,7 +128,6 @@ def check(settings: Settings) -> None:
     """What only its part can judge, without making that part. Raises ConfigError."""
     if not settings.asr.servers:
         engines.check(settings.asr)
-    webhook.parse_then(settings.twilio.then)
     notifier.check(settings)
     event_webhooks.check(settings)
     Policy(settings)

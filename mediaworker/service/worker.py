@@ -44,7 +44,6 @@ from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
-from mediaworker.ingress.twilio.webhook import parse_then
 from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.ingress.websocket.limits import StreamEngine
 from mediaworker.jobs import notifier
@@ -268,7 +267,7 @@ class Worker:
         """What a reload changes."""
         parts = [
             Part(self._use),
-            Part(self.twilio.use, ("twilio",), check=lambda settings: parse_then(settings.twilio.then)),
+            Part(self.twilio.use, ("twilio",)),
             *(Part(each.use, check=each.check) for each in self._certificates().values()),
             Part(self.calls.use, check=Policy),
             *(Part(each.use) for each in (self.api, self.files, self.streams, self.asterisk)),

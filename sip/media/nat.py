@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from config import ConfigError
 from config.addresses import bound_udp
+from config.sections.sip import HOST_PORT
 from sip.media.latching import Address
 from sip.media.rtcp_socket import ReportSocket
 from sip.protocol.errors import PortsExhausted
@@ -35,7 +34,6 @@ SPARES = 8
 FRESH_S = 15.0
 """RFC 4787 section 4.3: a NAT remembers for two minutes at least, and some for half a minute."""
 RETRY_S = 15.0
-_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:\s]+)(?::([0-9]{1,5}))?")
 _MAX_BYTES = 2048
 
 
@@ -54,10 +52,8 @@ class Nat:
     """`sip.stun`: the server, what it has said, and the ports that it has located."""
 
     def __init__(self, server: str, *, host: str = "") -> None:
-        """`host`: where we listen. An empty `server`: there is none, and nothing is asked. Raises ConfigError."""
-        found = _SERVER.fullmatch(server)
-        if server and not (found and int(found[2] or 1) in range(1, 65536)):
-            raise ConfigError("sip.stun", server, "expected HOST or HOST:PORT")
+        """`host`: where we listen. An empty `server`: there is none, and nothing is asked."""
+        found = HOST_PORT.fullmatch(server)
         self._name = found[1].strip("[]") if found else ""
         self._port = int(found[2] or PORT) if found else 0
         self._host = host

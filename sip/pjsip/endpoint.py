@@ -46,7 +46,7 @@ class SipEndpoint:
         trusted: tuple[str, ...] = LOOPBACK,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Raises ConfigError for a bad `sip.allow` or registrar.
+        """Raises ConfigError for a bad registrar.
 
         `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call; `ready()`:
         whether calls should be sent here. While it is False OPTIONS is answered 503, as when calls are refused.
@@ -251,14 +251,8 @@ class SipEndpoint:
         if self._stack is not None:
             self._listeners.renew_certificate(self._stack)
 
-    def trace(self, on: bool) -> None:
-        """Log every SIP message from now on, or no longer."""
-        self._traced = on
-        if self._stack is not None:
-            self._stack.trace(on)
-
     def allow(self, networks: tuple[str, ...]) -> None:
-        """Who may call from now on (`sip.allow`), beside loopback and the registrars. Raises ConfigError."""
+        """Who may call from now on (`sip.allow`), beside loopback and the registrars."""
         self._access.replace(networks)
 
     def set_users(self, settings: Settings) -> None:
@@ -266,11 +260,12 @@ class SipEndpoint:
         self.admission.set_users(settings.sip)
 
     def use(self, settings: Settings) -> None:
-        """Take over everything else that a reload may change. Raises ConfigError for `sip.allow`, and then nothing
-        changes."""
+        """Take over everything else that a reload may change."""
         self.allow(settings.sip.allow)
         self.control.ignore_mixed = settings.siprec.ignore_mixed
-        self.trace(settings.log.sip_trace)
+        self._traced = settings.log.sip_trace
+        if self._stack is not None:
+            self._stack.trace(self._traced)
         self.renew_certificate()
 
     def _select_account(self, text: str, source: str, proposed: int) -> int:

@@ -177,11 +177,6 @@ class Stack:
         if self._admission is not None:
             self._close_expired(self._admission)
 
-    def transports(self) -> dict[str, int]:
-        """Description and reference count of every transport: dialogs and transactions hold one each."""
-        infos = [self._endpoint.transportGetInfo(transport) for transport in self._endpoint.transportEnum()]
-        return {f"{info.typeName} {info.info} {info.id}": info.usageCount for info in infos}
-
     @property
     def transactions(self) -> int:
         """Transactions alive; over UDP each stays for 32 s after its end, against repetitions (RFC 3261 section 17)."""

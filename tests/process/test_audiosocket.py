@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from config import ConfigError, Settings
+from config import ConfigError
 from config.access_list import AccessList
 from config.load import parse
 from config.reload import merge
-from config.settings import AudioSocket
 from lab.asterisk.audiosocket_frames import HELLO, pcm
 from lab.asterisk.peers import AudioSocketPeer, frame
 from lab.calls.stream_desks import Desk
@@ -24,7 +23,6 @@ from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.tcp import MAX_UNREAD
-from mediaworker.service.reload import check
 
 TIMEOUT_S = 10
 
@@ -158,10 +156,9 @@ def test_who_may_connect() -> None:
         assert allowed(peer), peer
     for peer in ("10.2.0.1", "192.0.2.8", "2001:db9::1", "", "pbx", "::ffff:10.2.0.1"):
         assert not allowed(peer), peer
-    with pytest.raises(ConfigError, match=r"audiosocket.allow\[1\]"):
-        AccessList(["10.0.0.1", "pbx.example"], key="audiosocket.allow")
-    with pytest.raises(ConfigError, match=r"audiosocket.allow\[0\]"):
-        check(parse({"audiosocket": {"allow": ["10.0.0.0/99"]}}))
+    for allow in (["10.0.0.1", "pbx.example"], ["10.0.0.1", "10.0.0.0/99"]):
+        with pytest.raises(ConfigError, match=r"audiosocket.allow\[1\]"):
+            parse({"audiosocket": {"allow": allow}})
 
 
 async def test_the_list_may_change_while_calls_run() -> None:
@@ -169,9 +166,6 @@ async def test_the_list_may_change_while_calls_run() -> None:
     assert (listener.admit("10.0.0.1"), listener.admit("10.0.0.2")) == ("", "not_allowed")
     listener.use(parse({"audiosocket": {"allow": ["10.0.0.2"]}}))
     assert (listener.admit("10.0.0.1"), listener.admit("10.0.0.2")) == ("not_allowed", "")
-    with pytest.raises(ConfigError):
-        listener.use(Settings(audiosocket=AudioSocket(allow=("nobody",))))
-    assert listener.admit("10.0.0.2") == "", "nothing has changed"
     merged = merge(parse({}), parse({"audiosocket": {"allow": ["10.0.0.2"], "port": 9}, "asterisk": {"answer": False}}))
     assert set(merged.changed) == {"audiosocket.allow", "asterisk.answer"} and merged.waiting == ("audiosocket.port",)
 

@@ -35,8 +35,8 @@ class AudioSocketListener(TcpListener):
         )
 
     def use(self, settings: Settings) -> None:
-        """Use these settings for new connections. Raises ConfigError, and then nothing changes."""
-        self._access = AccessList(settings.audiosocket.allow, key="audiosocket.allow")
+        """Use these settings for new connections."""
+        self._access = AccessList(settings.audiosocket.allow)
         self._policy = AudioSocketPolicy(
             start_timeout_s=settings.media.start_timeout_s,
             silent_s=SILENT_S,

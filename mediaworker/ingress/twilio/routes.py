@@ -38,10 +38,7 @@ STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
 class TwilioIngress(MediaIngress[TwilioCounters]):
-    """Implements `interfaces.MediaEndpoint` for `WS /twilio/stream`, and serves the two webhooks.
-
-    Raises ConfigError for settings that make no valid TwiML.
-    """
+    """Implements `interfaces.MediaEndpoint` for `WS /twilio/stream`, and serves the two webhooks."""
 
     text_as_bytes = True
     new_counters = TwilioCounters
@@ -63,15 +60,11 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """These settings from now on. Raises ConfigError, and then nothing changes."""
-        twilio = settings.twilio
-        auth_tokens = tuple(t for t in (twilio.auth_token.reveal(), twilio.auth_token_next.reveal()) if t)
-        then = webhook.parse_then(twilio.then)
-        public_url = twilio.public_url.rstrip("/")
-        stream_url = twilio.stream_url or _stream_url(public_url)
-        self._tokens.use(auth_tokens, ttl_s=TOKEN_TTL_S)
-        self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
-        self._public_url, self._stream_url = public_url, stream_url
+        twilio, self._settings = settings.twilio, settings
+        self._auth_tokens = tuple(t for t in (twilio.auth_token.reveal(), twilio.auth_token_next.reveal()) if t)
+        self._tokens.use(self._auth_tokens, ttl_s=TOKEN_TTL_S)
+        self._public_url = twilio.public_url.rstrip("/")
+        self._stream_url = twilio.stream_url or _stream_url(self._public_url)
 
     def add_metrics(self, metrics: Metrics) -> None:
         metrics.counters("twilio", self.counters)
@@ -116,7 +109,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
             stream_url=self._stream_url or f"ws{tls}://{host}{STREAM}",
             status_url=(self._public_url or f"http{tls}://{host}") + STATUS,
             mode=self._settings.twilio.mode,
-            then=self._then,
+            then=self._settings.twilio.then,
         )
         call_sid = form.get("CallSid", "")
         if not call_sid:  # the token is bound to it

@@ -7,7 +7,6 @@ Signature: base64(HMAC-SHA1(auth token, URL as Twilio sees it + POST parameters 
 from __future__ import annotations
 
 import base64
-import copy
 import hashlib
 import hmac
 import re
@@ -17,12 +16,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 from xml.etree import ElementTree as Xml
 
-from config import ConfigError
-
 _DEFAULT_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-MAX_THEN_BYTES = 4000
-"""The longest `twilio.then`: Twilio refuses TwiML beyond 64 kB."""
 
 
 def sign(auth_token: str, url: str, parameters: Iterable[tuple[str, str]] = ()) -> str:
@@ -109,14 +104,15 @@ class CallTokens:
 
 @dataclass(frozen=True, slots=True)
 class StreamTwiml:
-    """TwiML that sends a call's audio to `stream_url`; `then` goes on after `<Start>`."""
+    """TwiML that sends a call's audio to `stream_url`."""
 
     stream_url: str
     status_url: str
     """Where Twilio posts stream-started, stream-stopped and stream-error; empty: nowhere."""
     mode: str
     """`start` forks both tracks and the call goes on with `then`; `connect` gives the call to the stream."""
-    then: tuple[Xml.Element, ...] = ()
+    then: str = ""
+    """`twilio.then`: the verbs that go on after `<Start>`."""
 
     def render(self, parameters: Iterable[tuple[str, str]]) -> bytes:
         """The answer to a voice webhook. `parameters` come back in the stream's `start` as customParameters."""
@@ -131,23 +127,8 @@ class StreamTwiml:
         for name, value in parameters:
             Xml.SubElement(stream, "Parameter", {"name": name, "value": _NOT_XML.sub("", value)})
         if self.mode != "connect":
-            response.extend(copy.deepcopy(element) for element in self.then)
+            response.extend(Xml.fromstring(f"<Response>{self.then}</Response>"))
         return _document(response)
-
-
-def parse_then(text: str) -> tuple[Xml.Element, ...]:
-    """The verbs of `twilio.then`. Raises ConfigError when they are not well-formed XML elements."""
-    if len(text.encode()) > MAX_THEN_BYTES:
-        raise ConfigError("twilio.then", text[:40] + "…", f"longer than {MAX_THEN_BYTES} bytes")
-    if "<!" in text or "<?" in text:
-        raise ConfigError("twilio.then", text, "only TwiML verbs: no document type, comment or processing instruction")
-    try:
-        root = Xml.fromstring(f"<Response>{text}</Response>")
-    except Xml.ParseError as error:
-        raise ConfigError("twilio.then", text, f"not well-formed XML: {error}") from None
-    if (root.text or "").strip() or any((child.tail or "").strip() for child in root):
-        raise ConfigError("twilio.then", text, "text outside of a TwiML verb")
-    return tuple(root)
 
 
 def busy() -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from config import ConfigError
 from config.access_list import AccessList
 from config.addresses import split_address
+from config.load import parse
 from config.log_rate_limit import LogRateLimit
 
 
@@ -38,7 +39,7 @@ def test_access(address: str, allowed: bool) -> None:
 
 def test_access_names_the_bad_entry() -> None:
     with pytest.raises(ConfigError, match=r"sip\.allow\[0\] = '10\.0\.0\.0/99'"):
-        AccessList(("10.0.0.0/99",))
+        parse({"sip": {"allow": ["10.0.0.0/99"]}})
 
 
 def test_once_per_minute() -> None:

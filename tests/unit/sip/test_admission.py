@@ -31,7 +31,7 @@ class Door:
         self._in_dialog = in_dialog
         self.on_rejected = self.refused.append
         sip = parse({"sip": {"max_invites_per_s": 5.0, "max_tcp": 64, **settings}}).sip
-        self.admission = Admission(AccessList([FRIEND], key="sip.allow"), sip, self, lambda: self.now, unasked=unasked)
+        self.admission = Admission(AccessList([FRIEND]), sip, self, lambda: self.now, unasked=unasked)
 
     def ready(self) -> bool:
         return self.is_ready

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from sip.media.nat import Nat
+from config.load import parse
 from sip.protocol.stun import GIVE_UP_S, REQUESTS_S, Binding
 
 MAPPED = ("198.51.100.7", 40000)
@@ -73,4 +73,4 @@ def test_whatever_comes_is_an_answer_or_is_not(body: bytes, first: int, kind: in
 @pytest.mark.parametrize("name", ["a b", "stun.example:0", "stun.example:66000", ":3478", "stun:a:b", "[::1"])
 def test_a_bad_server_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match="sip.stun"):
-        Nat(name)
+        parse({"sip": {"stun": name}})
