@@ -19,7 +19,7 @@ from config.sections.calls import (
     Route,
 )
 from config.sections.cluster import Cluster
-from config.sections.events import Events, EventWebhook, Log, Retention, Traces
+from config.sections.events import Events, EventWebhook, Log, Retention, Tracing
 from config.sections.files import Files, Jobs
 from config.sections.ingress import Asterisk, AudioSocket, Twilio
 from config.sections.listeners import ApiKey, Auth, Http, Media, Stream
@@ -32,7 +32,7 @@ __all__ = [
     "DictationEndpointing",
     "Endpointing", "EventWebhook", "Events", "Files", "Http", "Jobs", "Log", "Media", "Privacy",
     "PrivacyPattern", "Profiles", "Qwen", "Retention", "Route", "Rtp", "Secret", "Section", "Settings", "Sip",
-    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Traces", "Twilio",
+    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Tracing", "Twilio",
 ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ class Settings(Section, frozen=True, kw_only=True):
     alerts: Alerts = Alerts()
     retention: Reloadable[Retention] = Retention()
     log: Reloadable[Log] = Log()
-    traces: Traces = Traces()
+    traces: Tracing = Tracing()
     routes: Reloadable[tuple[Route, ...]] = ()
     webhooks: ReloadableItems[tuple[EventWebhook, ...]] = ()
 

@@ -61,7 +61,7 @@ class Log(Section, frozen=True, kw_only=True):
     """Every SIP message is logged, with credentials, media keys and digits masked."""
 
 
-class Traces(Section, frozen=True, kw_only=True):
+class Tracing(Section, frozen=True, kw_only=True):
     """Where the time of a call goes, for OpenTelemetry (docs/how-to/monitoring.md). Install the extra `tracing`."""
 
     url: str = ""

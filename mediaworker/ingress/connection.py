@@ -32,7 +32,7 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
 from mediaworker.ingress.port import MediaPort, PortConnection
-from mediaworker.ingress.runner import Backlog, Heartbeat, OnMessages, run_session
+from mediaworker.ingress.runner import Backlog, OnMessages, PeerHeartbeat, run_session
 
 log = structlog.get_logger()
 
@@ -80,7 +80,7 @@ class MediaConnection(PortConnection):
         self._text_as_bytes = False
         self._timer: asyncio.TimerHandle | None = None
         """Aborts the connection: at first when the handshake takes too long, later when the close does."""
-        self._heartbeat = Heartbeat(heartbeat_s, self._beat)
+        self._heartbeat = PeerHeartbeat(heartbeat_s, self._beat)
         self._closing = self._reading_paused = False
         self._messages = Backlog[tuple[bool, bytes]](port.throttle)
         """(is text, payload) of messages that wait for the session."""

@@ -37,7 +37,7 @@ Output = str | bytes | CloseConnection
 """A text or binary message, or the end of the connection."""
 
 
-class Outbox:
+class SessionOutbox:
     """`overrun` stays set once a message did not fit. `close` waits for its turn, `abort` does not."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:

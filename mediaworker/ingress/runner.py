@@ -96,7 +96,7 @@ async def run_session(session: Session[Any], socket: MediaSocket, throttle: Thro
     await _SessionRun(session, socket, throttle).run()
 
 
-class Heartbeat:
+class PeerHeartbeat:
     """Calls `beat`, which sends a ping, every `period_s` from `start` to `stop`, and judges whether the peer is gone.
 
     Proxies cut a connection that is silent (nginx after a minute), so pings go out even when nobody speaks. A peer that

@@ -20,7 +20,7 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
-from mediaworker.ingress.outbox import GOING_AWAY, LINGER_S, MAX_WAITING, NORMAL, POLICY, TRY_LATER, Outbox
+from mediaworker.ingress.outbox import GOING_AWAY, LINGER_S, MAX_WAITING, NORMAL, POLICY, TRY_LATER, SessionOutbox
 
 DIGITS = frozenset("0123456789ABCD*#")
 
@@ -39,23 +39,23 @@ class SessionState(Enum):
     """Nothing is taken any more; what waits to be sent may still go."""
 
 
-class Change(Enum):
+class SessionChange(Enum):
     OPEN = auto()
     FINISH = auto()
     CLOSE = auto()
 
 
-TRANSITIONS: Mapping[tuple[SessionState, Change], SessionState] = {
-    (SessionState.WAITING, Change.OPEN): SessionState.STREAMING,
-    (SessionState.WAITING, Change.CLOSE): SessionState.CLOSED,
-    (SessionState.STREAMING, Change.FINISH): SessionState.FINISHING,
-    (SessionState.STREAMING, Change.CLOSE): SessionState.CLOSED,
-    (SessionState.FINISHING, Change.CLOSE): SessionState.CLOSED,
+TRANSITIONS: Mapping[tuple[SessionState, SessionChange], SessionState] = {
+    (SessionState.WAITING, SessionChange.OPEN): SessionState.STREAMING,
+    (SessionState.WAITING, SessionChange.CLOSE): SessionState.CLOSED,
+    (SessionState.STREAMING, SessionChange.FINISH): SessionState.FINISHING,
+    (SessionState.STREAMING, SessionChange.CLOSE): SessionState.CLOSED,
+    (SessionState.FINISHING, SessionChange.CLOSE): SessionState.CLOSED,
     # The error that tells of an end may be one too many, a session may be cut off while it flushes, and each is lost
     # after its close.
-    (SessionState.FINISHING, Change.FINISH): SessionState.FINISHING,
-    (SessionState.CLOSED, Change.FINISH): SessionState.CLOSED,
-    (SessionState.CLOSED, Change.CLOSE): SessionState.CLOSED,
+    (SessionState.FINISHING, SessionChange.FINISH): SessionState.FINISHING,
+    (SessionState.CLOSED, SessionChange.FINISH): SessionState.CLOSED,
+    (SessionState.CLOSED, SessionChange.CLOSE): SessionState.CLOSED,
 }
 """Every change that can happen. Any other is a fault of ours."""
 
@@ -124,7 +124,7 @@ class Session(Generic[C]):
     ) -> None:
         self.state = SessionState.WAITING
         self.call: Call | None = None
-        self.outbox = Outbox(self.max_waiting)
+        self.outbox = SessionOutbox(self.max_waiting)
         self.counters = counters if counters is not None else cast(C, self.new_counters())
         self._legs: tuple[str, ...] = ()
         self._audio: AudioIntake | None = None
@@ -216,7 +216,7 @@ class Session(Generic[C]):
             self._end(reason)
         elif self.state is SessionState.WAITING and self.never_began:
             self.counters.refuse(self.never_began)
-        self._change(Change.CLOSE)
+        self._change(SessionChange.CLOSE)
         self._set_deadline(None)
         self.outbox.discard()
         self._on_lost()
@@ -256,7 +256,7 @@ class Session(Generic[C]):
         self.call, self._legs = call, legs
         if form is not None:
             self._audio = AudioIntake(call, legs, form)
-        self._change(Change.OPEN)
+        self._change(SessionChange.OPEN)
         self._heard_s = self._now
         self.counters.started += 1
 
@@ -352,7 +352,7 @@ class Session(Generic[C]):
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection once everything that waits has been sent."""
-        self._change(Change.CLOSE)
+        self._change(SessionChange.CLOSE)
         self._set_deadline(self.linger_s)
         self.outbox.close(code, reason)
 
@@ -360,7 +360,7 @@ class Session(Generic[C]):
         if self._audio is not None:
             self._audio.finish(self._now)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: SessionChange) -> None:
         assert (self.state, change) in TRANSITIONS, f"{change.name} in {self.state.name}"
         self.state = TRANSITIONS[self.state, change]
         self._row = self._rows[self.state]

@@ -24,7 +24,7 @@ from lab.patience import timeout
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
-from mediaworker.ingress.outbox import SLOW, Outbox
+from mediaworker.ingress.outbox import SLOW, SessionOutbox
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import session as twilio_session
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
@@ -51,7 +51,7 @@ class Echo:
     call_id = None
 
     def __init__(self, deadline_s=None):
-        self.heard, self.lost, self.deadline_s, self.outbox = [], [], deadline_s, Outbox()
+        self.heard, self.lost, self.deadline_s, self.outbox = [], [], deadline_s, SessionOutbox()
 
     def admit(self, upgrade):
         if upgrade.header("x-no"):

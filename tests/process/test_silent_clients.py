@@ -22,7 +22,7 @@ from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, read, send, until_final
 from mediaworker.ingress.interfaces import Upgrade
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import SessionOutbox
 from mediaworker.ingress.runner import Throttle
 
 KEY = "silent-key-1234"
@@ -109,7 +109,7 @@ class Silence:
     text_as_bytes, call_id, deadline = True, None, None
 
     def __init__(self, *, streaming: bool = False) -> None:
-        self.outbox, self.heard, self.lost, self.ahead, self.streaming = Outbox(), 0, 0, False, streaming
+        self.outbox, self.heard, self.lost, self.ahead, self.streaming = SessionOutbox(), 0, 0, False, streaming
 
     def admit(self, upgrade: Upgrade) -> Any:
         return lambda now: self

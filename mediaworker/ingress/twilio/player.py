@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mediaworker.calls.call import Call
 from mediaworker.events import schema as events
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import SessionOutbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
 
@@ -36,7 +36,7 @@ class _Sound:
 class TwilioPlayer:
     """Implements `calls.call.Player`; `leg` is the one that hears it."""
 
-    def __init__(self, call: Call, leg: str, outbox: Outbox, stream_sid: str, counters: TwilioCounters) -> None:
+    def __init__(self, call: Call, leg: str, outbox: SessionOutbox, stream_sid: str, counters: TwilioCounters) -> None:
         self.clears = 0
         self.on_silent: Callable[[], None] = lambda: None
         self._call, self._leg = call, leg

@@ -16,7 +16,7 @@ from typing import Unpack, get_args
 from audio import Leg
 from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.outbox import NORMAL, POLICY, UNSUPPORTED
-from mediaworker.ingress.session import Change, Hooks, Session, SessionState
+from mediaworker.ingress.session import Hooks, Session, SessionChange, SessionState
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.calls import ROLES, TwilioCalls
 from mediaworker.ingress.twilio.calls import STALL_S as STALL_S
@@ -208,7 +208,7 @@ class TwilioSession(Session[TwilioCounters]):
             return
         self.counters.stopped += 1
         self._end("hangup")
-        self._change(Change.FINISH)
+        self._change(SessionChange.FINISH)
         self._set_deadline(LINGER_S)
 
     def _stop_early(self, message: messages.StopMessage) -> None:
@@ -226,7 +226,7 @@ class TwilioSession(Session[TwilioCounters]):
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: SessionChange) -> None:
         super()._change(change)
         if self.state is not SessionState.STREAMING and self.call is not None and self.player is not None:
             self.player.close()
@@ -239,7 +239,7 @@ class TwilioSession(Session[TwilioCounters]):
 
     def close(self, code: int, reason: str) -> None:
         """Close now: no sound that waits is played any more."""
-        self._change(Change.CLOSE)
+        self._change(SessionChange.CLOSE)
         self._set_deadline(self.linger_s)
         self.outbox.abort(code, reason)
 

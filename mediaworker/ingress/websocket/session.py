@@ -21,7 +21,7 @@ from mediaworker.events import schema as events
 from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, NORMAL, POLICY, TRY_LATER
-from mediaworker.ingress.session import Change, Hooks, Kind, Session, SessionState
+from mediaworker.ingress.session import Hooks, Kind, Session, SessionChange, SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
@@ -304,7 +304,7 @@ class StreamSession(Session[StreamCounters]):
         self._end(reason)
 
     def _wind_up(self) -> None:
-        self._change(Change.FINISH)
+        self._change(SessionChange.FINISH)
         if not self.closed:
             self._set_deadline(FINISH_S)
 
@@ -329,7 +329,7 @@ class StreamSession(Session[StreamCounters]):
             return
         self.counters.slow += 1
         streamed = self.state is SessionState.STREAMING
-        self._change(Change.CLOSE)
+        self._change(SessionChange.CLOSE)
         self._set_deadline(self.linger_s)
         self.outbox.abort()
         if streamed:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mediaworker.events import schema as events
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import SessionOutbox
 
 Transcript = events.TranscriptPartial | events.TranscriptFinal
 
@@ -32,7 +32,7 @@ class Texts:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: SessionOutbox,
         message: Callable[[Transcript, bool], str | bytes],
         empty: Callable[[str], events.TranscriptFinal],
         on_failed: Callable[[str], None],

@@ -16,7 +16,7 @@ from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 from mediaworker.ingress.outbox import GOING_AWAY, LINGER_S, NORMAL, POLICY, TRY_LATER, CloseConnection
-from mediaworker.ingress.session import TRANSITIONS, Change, Session, SessionState
+from mediaworker.ingress.session import TRANSITIONS, Session, SessionChange, SessionState
 
 START_S = 5.0
 WAITING, STREAMING, FINISHING, CLOSED = SessionState
@@ -62,7 +62,7 @@ class Smallest(Session[IngressCounters]):
     def _finish(self, end: End) -> None:
         self._finish_audio()
         self._end("hangup")
-        self._change(Change.FINISH)
+        self._change(SessionChange.FINISH)
         self._set_deadline(1.0)
 
     def receive_audio(self, data: bytes) -> None:
@@ -97,11 +97,11 @@ def outputs(of: Smallest) -> list[Any]:
 
 
 def test_every_state_can_be_left_by_a_close_and_none_but_the_first_by_a_call() -> None:
-    assert {state for state, change in TRANSITIONS if change is Change.CLOSE} == set(SessionState)
-    assert [state for state, change in TRANSITIONS if change is Change.OPEN] == [WAITING]
+    assert {state for state, change in TRANSITIONS if change is SessionChange.CLOSE} == set(SessionState)
+    assert [state for state, change in TRANSITIONS if change is SessionChange.OPEN] == [WAITING]
     assert all(after is CLOSED for (state, _), after in TRANSITIONS.items() if state is CLOSED), "it stays closed"
     with pytest.raises(AssertionError, match="FINISH in WAITING"):
-        session()._change(Change.FINISH)
+        session()._change(SessionChange.FINISH)
 
 
 def test_a_peer_that_does_not_begin_is_refused() -> None:

@@ -21,7 +21,7 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import MAX_AHEAD, TAIL, AudioForm, AudioIntake, Converter
-from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
+from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, SessionOutbox
 from mediaworker.ingress.session import SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.asr import AsrSession
@@ -424,7 +424,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_its_call_ends() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("sph"), st.integers(0, 3)), max_size=60))
 def test_the_outbox_keeps_what_counts_in_order(story: list[tuple[str, int]]) -> None:
-    outbox, expected = Outbox(), []
+    outbox, expected = SessionOutbox(), []
     for number, (what, utterance) in enumerate(story):
         if what == "s":
             outbox.send(str(number))
