@@ -12,7 +12,7 @@ from sip.media.rtp_socket import RtpSocket
 from sip.protocol import srtp
 from sip.protocol.negotiation import Streams
 from sip.protocol.offer_answer import NegotiatedStream
-from sip.protocol.own_description import make_answer, make_offer
+from sip.protocol.own_description import OwnEnd, make_answer, make_offer
 from sip.protocol.sdp import Direction, SessionDescription
 
 _Place = tuple[int, Family]
@@ -95,29 +95,14 @@ class CallMedia:
     ) -> SessionDescription:
         """Our answer to an offer, which accepts these streams. `template` has PJSIP's origin line; `also`: see
         `make_answer`."""
-        sockets = {stream.index: self._socket(stream) for stream in streams}
-        ports = {index: socket.mapped[1] if socket.mapped else socket.port for index, socket in sockets.items()}
-        reports = {
-            index: socket.mapped_reports[1]
-            for index, socket in sockets.items()
-            if socket.mapped_reports and socket.mapped_reports[1] != ports[index] + 1
-        }
-        addresses = {stream.index: self._stream_address(stream, sockets[stream.index]) for stream in streams}
-        address = addresses[streams[0].index]
-        own = make_answer(
-            offer,
-            streams,
-            ports,
-            address=address,
-            origin=template.origin,
-            keys={stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto},
-            elsewhere={index: other for index, other in addresses.items() if other != address},
-            reports=reports,
-            also=also,
-        )
-        for socket in sockets.values():  # its audio may be here before the answer has been seen to go out
-            socket.expect_another(True)
-        return own
+        ends = {}
+        for stream in streams:
+            socket, key = self._socket(stream), self._own_key(stream.index, stream.crypto) if stream.crypto else None
+            address, port = socket.mapped or (self._address(stream.family, stream.remote or socket.source), socket.port)
+            report_port = socket.mapped_reports[1] if socket.mapped_reports else port + 1
+            ends[stream.index] = OwnEnd(port, address, key, report_port if report_port != port + 1 else 0)
+            socket.expect_another(True)  # its audio may be here before the answer has been seen to go out
+        return make_answer(offer, streams, ends, template.origin, also=also)
 
     def keep_keys(self, offer: SessionDescription, streams: Streams) -> None:
         """These streams answer this offer of ours: the keys in it are ours for theirs."""
@@ -159,11 +144,6 @@ class CallMedia:
         if place not in self._sockets:
             self._sockets[place] = self._host.open_socket(stream.family)
         return self._sockets[place]
-
-    def _stream_address(self, stream: NegotiatedStream, socket: RtpSocket) -> str:
-        if socket.mapped is not None:
-            return socket.mapped[0]
-        return self._address(stream.family, stream.remote or socket.source)
 
     def _address(self, family: Family, media: tuple[str, int] | None) -> str:
         """Ours that faces the caller, or the peer's media when that has the other family."""

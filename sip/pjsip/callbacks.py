@@ -66,16 +66,8 @@ class StackLog(pj.LogWriter):  # type: ignore[misc]
 
     @guarded
     def write(self, entry: Any) -> None:
-        if self.traced and entry.level == trace.LEVEL and (message := trace.parse(entry.msg)) is not None:
-            log.info(
-                "sip",
-                direction=message.direction,
-                peer=message.peer,
-                transport=message.transport,
-                bytes=message.size,
-                external_id=message.call_id,
-                message=message.message,
-            )
+        if self.traced and entry.level == trace.LEVEL and (fields := trace.parse(entry.msg)) is not None:
+            log.info("sip", **fields)
             return
         if entry.level > self.level:
             return

@@ -25,7 +25,6 @@ from sip.protocol.errors import SipError
 INTERFACE = 3
 """MEDIAWORKER_INTERFACE of the C file."""
 _ADDRESS_BYTES = 64
-_TEXT_BYTES = 65536
 _BEGINNING_BYTES = 60
 """The length to which a message that cannot be read is logged."""
 
@@ -228,17 +227,3 @@ def peer_of(transport: int) -> tuple[str, int, bool]:
 def close_transport(transport: int) -> None:
     """Close a connection whose end PJSIP has not yet reported."""
     library.mediaworker_close(transport)
-
-
-def negotiated(offer: str, answer: str, *, local: str) -> str:
-    """The description that PJSIP negotiates from two, for tests: the `local` one, "offer" or "answer", as it would use
-    it.
-
-    Raises SipError.
-    """
-    out = ctypes.create_string_buffer(_TEXT_BYTES)
-    texts = (each.encode("latin-1") for each in (offer, answer))
-    length = library.mediaworker_negotiate(*texts, int(local == "answer"), out, _TEXT_BYTES)
-    if length < 0:
-        raise SipError(f"PJSIP does not agree (status {-length})")
-    return out.raw[:length].decode("latin-1")

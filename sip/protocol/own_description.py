@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from audio.codecs.codec import Codec
 from config.addresses import family_of
@@ -22,33 +22,34 @@ _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
 packets."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnEnd:
+    """Our end of an accepted stream."""
+
+    port: int
+    address: str
+    key: srtp.Crypto | None = None
+    report_port: int = 0
+    """For RTCP, where it is not the one above `port`; else 0."""
+
+
 def make_answer(
     offer: SessionDescription,
     streams: Sequence[NegotiatedStream],
-    ports: Mapping[int, int],
-    *,
-    address: str,
+    ends: Mapping[int, OwnEnd],
     origin: Origin,
-    keys: Mapping[int, srtp.Crypto] = {},
-    elsewhere: Mapping[int, str] = {},
-    reports: Mapping[int, int] = {},
+    *,
     also: Sequence[Codec] = (),
 ) -> SessionDescription:
-    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key.
-
-    `address` is ours for all of them, but for those that have one in `elsewhere`; `reports` has our RTCP ports where
-    they are not the ones above.
+    """The answer to `offer`; `ends` are ours, by the index of the accepted m-line.
 
     It is also the next offer of what is agreed (RFC 3264 section 8), where `offer` is our own last description: the
     lines keep their places, payload types, transports and labels. Then `also` are offered behind what is in use.
     """
     by_index = {stream.index: stream for stream in streams}
+    address = ends[streams[0].index].address
     media = tuple(
-        _accepted(
-            line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""), reports.get(index, 0), also
-        )
-        if index in by_index
-        else _refused(line)
+        _accepted(line, by_index[index], ends[index], address, also) if index in by_index else _refused(line)
         for index, line in enumerate(offer.media)
     )
     return _description(address, origin, media)
@@ -95,14 +96,9 @@ def _description(address: str, origin: Origin, media: tuple[MediaDescription, ..
 
 
 def _accepted(
-    offered: MediaDescription,
-    stream: NegotiatedStream,
-    port: int,
-    key: srtp.Crypto | None,
-    elsewhere: str,
-    report_port: int,
-    also: Sequence[Codec],
+    offered: MediaDescription, stream: NegotiatedStream, own: OwnEnd, address: str, also: Sequence[Codec]
 ) -> MediaDescription:
+    """`address`: that of the session, which a line need not repeat."""
     events = {} if stream.telephone_event is None else {stream.event_clock_hz: stream.telephone_event}
     codecs = (stream.codec, *(each for each in also if each is not stream.codec))
     clocks = {codec.clock_rate_hz for codec in also} - events.keys()
@@ -112,13 +108,13 @@ def _accepted(
         attributes.append(("label", stream.label))
     if stream.rtcp_mux:
         attributes.append(("rtcp-mux", None))
-    elif report_port:
-        attributes.append(("rtcp", str(report_port)))
-    if key is not None:
-        attributes.append(("crypto", str(key)))
+    elif own.report_port:
+        attributes.append(("rtcp", str(own.report_port)))
+    if own.key is not None:
+        attributes.append(("crypto", str(own.key)))
     attributes.append((stream.direction.value, None))
-    connection = ConnectionLine(elsewhere, family_of(elsewhere)) if elsewhere else None
-    return MediaDescription("audio", port, offered.protocol, formats, connection, tuple(attributes))
+    connection = ConnectionLine(own.address, family_of(own.address)) if own.address != address else None
+    return MediaDescription("audio", own.port, offered.protocol, formats, connection, tuple(attributes))
 
 
 def _formats(

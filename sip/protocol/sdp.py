@@ -8,7 +8,7 @@ carried along in `other` and printed in the order the grammar asks for.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sip.protocol.errors import NotAcceptable, SdpError
@@ -259,17 +259,8 @@ def _sections(lines: list[Line]) -> list[list[Line]]:
 
 
 def _media(section: list[Line]) -> MediaDescription:
-    head = MediaDescription.parse(section[0][1])
-    return MediaDescription(
-        head.kind,
-        head.port,
-        head.protocol,
-        head.formats,
-        _connection(section),
-        _attributes(section),
-        _other(section, _MEDIA_ORDER),
-        head.port_count,
-    )
+    connection, attributes, other = _connection(section), _attributes(section), _other(section, _MEDIA_ORDER)
+    return replace(MediaDescription.parse(section[0][1]), connection=connection, attributes=attributes, other=other)
 
 
 def _connection(section: list[Line]) -> ConnectionLine | None:

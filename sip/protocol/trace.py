@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
 LEVEL = 4
 """The level at which PJSIP prints the messages it sends and receives."""
@@ -27,36 +25,23 @@ _SIGNAL = re.compile(r"(?im)^([ \t]*(?:signal|d|digits?)[ \t]*=)[^\r\n]*")
 _BODY = re.compile(r"(\r?\n\r?\n).*\Z", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """One message on the wire, masked."""
+def parse(text: str) -> dict[str, str | int] | None:
+    """What PJSIP printed as the fields of a log line, masked, when it is a message; None for anything else.
 
-    direction: Literal["<", ">"]
-    """`<` received, `>` sent."""
-    transport: str
-    peer: str
-    size: int
-    """As on the wire; a long message is cut."""
-    call_id: str
-    """The value of the Call-ID header."""
-    message: str
-
-
-def parse(text: str) -> Traced | None:
-    """Parse what PJSIP printed, when it is a message; None for anything else."""
-    found = _DUMP.search(text)
-    if found is None:
+    `direction` is `<` for one that was received and `>` for one that was sent; `bytes` is its size on the wire, while a
+    long `message` is cut.
+    """
+    if (found := _DUMP.search(text)) is None:
         return None
-    message = found["message"]
-    call = _CALL_ID.search(message)
-    return Traced(
-        direction="<" if found["way"] == "RX" else ">",
-        transport=found["transport"],
-        peer=found["peer"],
-        size=int(found["bytes"]),
-        call_id=call[1] if call else "",
-        message=mask_message(message),
-    )
+    call = _CALL_ID.search(found["message"])
+    return {
+        "direction": "<" if found["way"] == "RX" else ">",
+        "peer": found["peer"],
+        "transport": found["transport"],
+        "bytes": int(found["bytes"]),
+        "external_id": call[1] if call else "",
+        "message": mask_message(found["message"]),
+    }
 
 
 def mask_message(text: str) -> str:

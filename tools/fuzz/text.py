@@ -4,6 +4,7 @@ what is accepted prints as it was read."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 from functools import partial
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ from sip.protocol import siprec as metadata
 from sip.protocol.errors import PeerError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info
 from sip.protocol.offer_answer import NegotiatedStream, match_answer, match_lines, negotiate, same_media
-from sip.protocol.own_description import make_answer
+from sip.protocol.own_description import OwnEnd, make_answer
 from sip.protocol.sdp import Origin, SessionDescription
 from tools.fuzz.sdp_samples import SAMPLES
 
@@ -85,13 +86,25 @@ def sdp(data: bytes) -> None:
         streams = negotiate(offer, CODECS, families=("IP4", "IP6"))
     except PeerError:
         return
-    ports = {stream.index: 10000 for stream in streams}
-    answer = make_answer(offer, streams, ports, address="192.0.2.2", origin=Origin("-", "1", "1", "192.0.2.2"))
+    ends = {stream.index: OwnEnd(10000, "192.0.2.2") for stream in streams}
+    answer = make_answer(offer, streams, ends, Origin("-", "1", "1", "192.0.2.2"))
     assert len(answer.media) == len(offer.media)
     assert SessionDescription.parse(str(answer)).media[streams[0].index].port == 10000
 
 
 native.library.pj_log_set_level(0)
+DESCRIPTION_BYTES = 65536
+
+
+def negotiated(offer: str, answer: str, *, local: str) -> str:
+    """The description that PJSIP negotiates from two: the `local` one, "offer" or "answer", as it would use it."""
+    out = ctypes.create_string_buffer(DESCRIPTION_BYTES)
+    texts = (each.encode("latin-1") for each in (offer, answer))
+    length = native.library.mediaworker_negotiate(*texts, int(local == "answer"), out, DESCRIPTION_BYTES)
+    assert length >= 0, f"PJSIP does not agree (status {-length})"
+    return out.raw[:length].decode("latin-1")
+
+
 FAMILIES: tuple[Family, ...] = ("IP4", "IP6")
 
 
@@ -109,17 +122,20 @@ def offer(data: bytes) -> None:
     streams = tuple(line for line in match(shown) if isinstance(line, NegotiatedStream))
     assert streams == judged.streams and str(shown) == judged.shown
     ports = {stream.index: 10000 + 2 * stream.index for stream in streams}
-    keys = {stream.index: stream.crypto.own() for stream in streams if stream.crypto}
-    ours = partial(make_answer, shown, streams, ports, address="192.0.2.2", origin=Origin("-", "1", "2", "192.0.2.2"))
-    own = ours(keys=keys)
-    assert same_media(own, SessionDescription.parse(native.negotiated(judged.shown, str(own), local="answer")))
-    own = ours(keys=keys, also=CODECS)  # the next offer, which the same description answers
+    ends = {
+        stream.index: OwnEnd(ports[stream.index], "192.0.2.2", stream.crypto and stream.crypto.own())
+        for stream in streams
+    }
+    ours = partial(make_answer, shown, streams, ends, Origin("-", "1", "2", "192.0.2.2"))
+    own = ours()
+    assert same_media(own, SessionDescription.parse(negotiated(judged.shown, str(own), local="answer")))
+    own = ours(also=CODECS)  # the next offer, which the same description answers
     try:
         answered = offer_check.judge(data, partial(match_answer, own, codecs=CODECS))
     except PeerError:
         return
     assert answered is not None
-    agreed = SessionDescription.parse(native.negotiated(str(own), answered.shown, local="offer"))
+    agreed = SessionDescription.parse(negotiated(str(own), answered.shown, local="offer"))
     for stream in answered.streams:
         line = agreed.media[stream.index]
         assert line.port == ports[stream.index] and line.formats[0] == str(stream.payload_type)

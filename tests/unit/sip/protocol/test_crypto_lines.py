@@ -9,7 +9,7 @@ from audio.codecs.codec import Codec
 from lab.sip.crypto_lines import INLINE, KEY, LONG, SHORT, line
 from sip.protocol.errors import NotAcceptable
 from sip.protocol.offer_answer import negotiate, same_media
-from sip.protocol.own_description import make_answer
+from sip.protocol.own_description import OwnEnd, make_answer
 from sip.protocol.sdp import Origin, SessionDescription
 from sip.protocol.srtp import SUITES, Crypto, SrtpContext, choose
 
@@ -103,10 +103,10 @@ def test_an_answer_has_our_key_where_the_offer_had_theirs() -> None:
     assert [stream.crypto for stream in streams] == [Crypto(1, LONG, KEY), None]
     own = Crypto(1, LONG, KEY[::-1])
     origin = Origin("-", 1, 1, "192.0.2.7")
-    answer = make_answer(offer, streams, {0: 5000, 1: 5002}, address="192.0.2.7", origin=origin, keys={0: own})
+    answer = make_answer(offer, streams, {0: OwnEnd(5000, "192.0.2.7", own), 1: OwnEnd(5002, "192.0.2.7")}, origin)
     assert [media.attribute("crypto") for media in answer.media] == [str(own), None]
     assert [media.port for media in answer.media] == [5000, 5002]
     assert [answer.direction_of(media).value for media in answer.media] == ["sendrecv", "recvonly"]
     assert same_media(answer, SessionDescription.parse(str(answer)))
-    moved = make_answer(offer, streams, {0: 5000, 1: 5004}, address="192.0.2.7", origin=origin, keys={0: own})
+    moved = make_answer(offer, streams, {0: OwnEnd(5000, "192.0.2.7", own), 1: OwnEnd(5004, "192.0.2.7")}, origin)
     assert not same_media(answer, moved)

@@ -12,12 +12,16 @@ from audio.codecs.codec import Codec
 from sip.protocol.errors import NotAcceptable, PeerError, SdpError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info, tag_of
 from sip.protocol.offer_answer import accept_answer, moved, negotiate
-from sip.protocol.own_description import make_answer, make_offer
+from sip.protocol.own_description import OwnEnd, make_answer, make_offer
 from sip.protocol.sdp import ConnectionLine, Direction, MediaDescription, Origin, SessionDescription
 from sip.protocol.trace import mask_message
 
 ALL = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
 ORIGIN = Origin("-", "1", "1", "192.0.2.1")
+
+
+def own_ends(ports: dict[int, int]) -> dict[int, OwnEnd]:
+    return {index: OwnEnd(port, "192.0.2.1") for index, port in ports.items()}
 
 
 def offer(*media: str, connection: str = "192.0.2.9", session: str = "") -> SessionDescription:
@@ -28,7 +32,7 @@ def offer(*media: str, connection: str = "192.0.2.9", session: str = "") -> Sess
 def answered(description: SessionDescription, codecs: tuple[Codec, ...] = ALL) -> SessionDescription:
     streams = negotiate(description, codecs)
     ports = {stream.index: 10000 + 2 * stream.index for stream in streams}
-    answer = make_answer(description, streams, ports, address="192.0.2.1", origin=ORIGIN)
+    answer = make_answer(description, streams, own_ends(ports), ORIGIN)
     assert SessionDescription.parse(str(answer)) == answer
     return answer
 
@@ -296,7 +300,7 @@ def test_m_lines_keep_their_order_and_labels() -> None:
     )
     streams = negotiate(description, ALL, streams=2)
     assert [(stream.index, stream.label) for stream in streams] == [(1, "10"), (3, "20")]
-    answer = make_answer(description, streams, {1: 10000, 3: 10002}, address="192.0.2.1", origin=ORIGIN)
+    answer = make_answer(description, streams, own_ends({1: 10000, 3: 10002}), ORIGIN)
     assert [(media.kind, media.port) for media in answer.media] == [
         ("video", 0),
         ("audio", 10000),
@@ -304,7 +308,7 @@ def test_m_lines_keep_their_order_and_labels() -> None:
         ("audio", 10002),
     ]
     assert [answer.media[index].attribute("label") for index in (1, 3)] == ["10", "20"]
-    only = make_answer(description, negotiate(description, ALL), {1: 10000}, address="192.0.2.1", origin=ORIGIN)
+    only = make_answer(description, negotiate(description, ALL), own_ends({1: 10000}), ORIGIN)
     assert [media.port for media in only.media] == [0, 10000, 0, 0]
 
 
@@ -320,7 +324,7 @@ def test_an_answer_to_our_offer_is_understood(ours: list[Codec], theirs: list[Co
     first = make_offer(ours, 10000, address="192.0.2.1", origin=ORIGIN)
     assert SessionDescription.parse(str(first)) == first
     streams = negotiate(first, theirs)
-    answer = make_answer(first, streams, {0: 20000}, address="192.0.2.2", origin=ORIGIN)
+    answer = make_answer(first, streams, {0: OwnEnd(20000, "192.0.2.2")}, ORIGIN)
     (taken,) = accept_answer(first, SessionDescription.parse(str(answer)), ours)
     assert taken.codec is streams[0].codec is ours[0]
     assert taken.remote == ("192.0.2.2", 20000)
@@ -344,7 +348,7 @@ def test_an_offer_over_ipv6_is_answered_over_ipv6() -> None:
     description = offer6("m=audio 4000 RTP/AVP 0", connection="2001:DB8:0:0::0009")
     (stream,) = negotiate(description, ALL, families=BOTH)
     assert (stream.family, stream.remote, stream.control) == ("IP6", ("2001:db8::9", 4000), ("2001:db8::9", 4001))
-    answer = str(make_answer(description, (stream,), {0: 10000}, address="2001:db8::1", origin=ORIGIN))
+    answer = str(make_answer(description, (stream,), {0: OwnEnd(10000, "2001:db8::1")}, ORIGIN))
     assert "o=- 1 1 IN IP6 2001:db8::1\r\n" in answer and "c=IN IP6 2001:db8::1\r\n" in answer
 
 
@@ -363,7 +367,7 @@ def test_each_stream_of_an_answer_may_have_its_own_address() -> None:
     description = offer6(*lines)
     streams = negotiate(description, ALL, streams=2, families=BOTH)
     ports = {0: 10000, 1: 10002}
-    answer = make_answer(description, streams, ports, address="192.0.2.1", origin=ORIGIN, elsewhere={1: "2001:db8::1"})
+    answer = make_answer(description, streams, own_ends(ports) | {1: OwnEnd(ports[1], "2001:db8::1")}, ORIGIN)
     assert SessionDescription.parse(str(answer)) == answer
     taken = negotiate(answer, ALL, streams=2, families=BOTH)
     assert [(stream.family, stream.remote) for stream in taken] == [
