@@ -97,7 +97,7 @@ class Server:
     def die(self) -> dict[int, messages.Working]:
         """-> what each worker is told by the parent."""
         told = {worker: blamed(self.working, link.number) for worker, link in self.of.items()}
-        self.links, self.working = None, ()
+        self.links, self.working, self.usage = None, (), messages.Usage()
         return told
 
 
