@@ -72,6 +72,11 @@ class Client:
         """Of the first inference process."""
         return self.recognizer.servers[0].pid
 
+    @property
+    def working(self) -> list[str]:
+        """Utterances that the processes are working on, by their latest reports."""
+        return [name for queue in self.recognizer.queues for name in queue.working]
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         assert self.pid is not None
         os.kill(self.pid, number)

@@ -102,7 +102,7 @@ async def test_a_kill_loses_nothing(limit: Limit, when: str) -> None:
             limit.set(0)
             c.say("a", audio[:8000])
             c.recognizer.final("a", 1, commit=False)
-            await c.until(lambda: "a" in c.recognizer.working)
+            await c.until(lambda: "a" in c.working)
             c.kill()
             limit.lift()
             c.recognizer.append("a", audio[8000:])
@@ -120,7 +120,7 @@ async def test_the_second_death_over_an_utterance_ends_it(limit: Limit) -> None:
         c.say("poison", codes(PROMPT))
         c.recognizer.final("poison", 1, commit=True)
         for deaths in (1, 2):
-            await c.until(lambda: "poison" in c.recognizer.working)
+            await c.until(lambda: "poison" in c.working)
             c.kill()
             await c.until(lambda deaths=deaths: c.recognizer.counters.crashes == deaths)
         await c.until(lambda: c.finals("poison"))
@@ -146,7 +146,7 @@ async def test_a_hang_is_noticed_and_loses_nothing(limit: Limit, when: str) -> N
             limit.set(0)
             c.say("a", codes(PROMPT))
             c.recognizer.final("a", 1, commit=False)
-            await c.until(lambda: "a" in c.recognizer.working)
+            await c.until(lambda: "a" in c.working)
             c.kill(signal.SIGSTOP)
             limit.lift()
         c.recognizer.final("a", 2, commit=True)
@@ -162,7 +162,7 @@ async def test_long_work_is_no_hang(limit: Limit) -> None:
         limit.set(0)
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
-        await c.until(lambda: "a" in c.recognizer.working)
+        await c.until(lambda: "a" in c.working)
         link = c.recognizer.servers[0].link
         before = link._signs
         await c.until(lambda: link._signs >= before + CHECKS + 2)
