@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -11,6 +11,7 @@ from asr.client.recognizer import Recognizer
 from asr.languages import base
 from asr.utterance import Alignment, TimedWord
 from mediaworker.events import schema as events
+from mediaworker.events.talk import placed
 from mediaworker.tracing.latency import LatencyParts
 
 log = structlog.get_logger()
@@ -106,13 +107,3 @@ class LegWordTimestamps:
             words = placed(final.words, final.audio_ms, final.start_ms, final.end_ms)
             self._publish(final.end_ms + late_ms, events.TranscriptWords(final.utterance_id, words))
         self._done()
-
-
-def placed(words: Iterable[TimedWord], audio_ms: int, start_ms: int, end_ms: int) -> list[events.Word]:
-    """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
-    it was spoken between start and end."""
-
-    def within(ms: int) -> int:
-        return min(max(audio_ms + ms, start_ms), max(start_ms, end_ms))
-
-    return [events.Word(each.word, within(each.start_ms), within(each.end_ms), each.confidence) for each in words]

@@ -1,9 +1,18 @@
-"""How long each leg talked: totals from the legs' speech segments, in milliseconds of call time."""
+"""How long each leg talked, from the speech segments of all legs, and when each word was said.
+
+Times are milliseconds of the call, or of the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mediaworker.events.schema import Word
+
+if TYPE_CHECKING:
+    from asr.utterance import TimedWord
 
 Segment = tuple[int, int]
 """(start_ms, end_ms), end exclusive."""
@@ -57,3 +66,13 @@ def totals(
     spoken = sum(sums.talk_ms.values())
     ratio = {leg: round(ms / spoken, 3) if spoken else 0.0 for leg, ms in sums.talk_ms.items()}
     return Talk(sums.talk_ms, sums.overtalk_ms, max(0, duration_ms - sums.voiced_ms - hold_ms), ratio)
+
+
+def placed(words: Iterable[TimedWord], audio_ms: int, start_ms: int, end_ms: int) -> list[Word]:
+    """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
+    it was spoken between start and end."""
+
+    def within(ms: int) -> int:
+        return min(max(audio_ms + ms, start_ms), max(start_ms, end_ms))
+
+    return [Word(each.word, within(each.start_ms), within(each.end_ms), each.confidence) for each in words]

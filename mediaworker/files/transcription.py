@@ -20,8 +20,8 @@ from config import Endpointing
 from config.metrics.counters import counter, counter_by
 from config.settings import Files
 from config.tasks import end_tasks
-from mediaworker.calls.word_timestamps import placed
 from mediaworker.errors import MediaworkerError
+from mediaworker.events.talk import placed
 from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder
 from mediaworker.files.messages import Chunk
 from mediaworker.files.options import Options

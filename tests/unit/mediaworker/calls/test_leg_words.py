@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from asr.utterance import Alignment, TimedWord
-from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps, placed
+from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.tracing.latency import LatencyParts
 
@@ -104,14 +104,3 @@ def test_who_gives_up_waits_for_nothing() -> None:
     assert leg.published == [] and leg.done == 0
     leg.aligner.words = frozenset()
     assert not leg.words.wanted
-
-
-@pytest.mark.parametrize(
-    ("start_ms", "end_ms", "found"),
-    [(100, 200, (1000, 1100)), (0, 50, (1000, 1000)), (500, 700, (1400, 1600)), (1000, 1500, (1900, 2000))],
-)
-def test_a_word_lies_within_its_speech(start_ms: int, end_ms: int, found: tuple[int, int]) -> None:
-    (word,) = placed([TimedWord("x", start_ms, end_ms, 1.0)], 900, 1000, 2000)
-    assert (word.start_ms, word.end_ms) == found
-    (word,) = placed([TimedWord("x", start_ms, end_ms, 1.0)], 900, 1000, 800)
-    assert word.start_ms == word.end_ms == 1000, "speech that ends before it begins"

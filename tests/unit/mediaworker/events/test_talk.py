@@ -1,10 +1,12 @@
-"""Talk totals against a millisecond-by-millisecond count."""
+"""Talk totals against a millisecond-by-millisecond count, and where words lie."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.utterance import TimedWord
 from mediaworker.events import talk
 
 lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=6)
@@ -44,3 +46,14 @@ def test_totals_do_not_depend_on_when_the_past_is_summed_up(
 
 def test_hold_is_neither_talk_nor_silence() -> None:
     assert talk.totals({"main": [(0, 1000)]}, 5000, hold_ms=3000).silence_ms == 1000
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "found"),
+    [(100, 200, (1000, 1100)), (0, 50, (1000, 1000)), (500, 700, (1400, 1600)), (1000, 1500, (1900, 2000))],
+)
+def test_a_word_lies_within_its_speech(start_ms: int, end_ms: int, found: tuple[int, int]) -> None:
+    (word,) = talk.placed([TimedWord("x", start_ms, end_ms, 1.0)], 900, 1000, 2000)
+    assert (word.start_ms, word.end_ms) == found
+    (word,) = talk.placed([TimedWord("x", start_ms, end_ms, 1.0)], 900, 1000, 800)
+    assert word.start_ms == word.end_ms == 1000, "speech that ends before it begins"
