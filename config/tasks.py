@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,14 @@ def troubles(*, stuck: bool) -> list[str]:
         for name, each in _failures.items()
         if now_s - each.at_s < SOUND_S and (each.count >= STUCK) == stuck
     ]
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float | None) -> AsyncIterator[None]:
+    """What is awaited inside may take so long, and is given up then; None: as long as it takes."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
-from config.tasks import end_tasks
+from config.tasks import end_tasks, within
 from mediaworker.cli.play import load_pcm
 from mediaworker.cli.terminal import trust
 from mediaworker.cli.terminal.output import OK, CommandError, UsageError
@@ -267,9 +267,8 @@ class _Ear:
                 if wait_s is not None and wait_s <= 0:
                     await self._websocket.send(self._writer.mark(self._marks.popleft()[1]))
                     continue
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
+                async with within(wait_s):
+                    await self._changed.wait()
 
 
 def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapping[str, str]) -> StreamTarget:

@@ -18,6 +18,7 @@ import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from config.tasks import within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 if TYPE_CHECKING:
@@ -89,10 +90,9 @@ class ClusterAccounts:
             return
         self._released = True
         await _all_left([each for each in self.accounts if each.stand_by("this worker takes no more calls")])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                for key, revision in self._held.items():
-                    await self._give_up(key, revision)
+        async with within(LEAVE_S):
+            for key, revision in self._held.items():
+                await self._give_up(key, revision)
 
     async def _give_up(self, key: str, revision: int) -> None:
         try:
@@ -148,6 +148,5 @@ async def _read(bucket: KeyValue, key: str) -> Holder:
 
 
 async def _all_left(accounts: Sequence[RegisteredAccount]) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEAVE_S):
-            await asyncio.gather(*(account.left.wait() for account in accounts))
+    async with within(LEAVE_S):
+        await asyncio.gather(*(account.left.wait() for account in accounts))

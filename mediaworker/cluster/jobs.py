@@ -23,7 +23,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from config.tasks import end_tasks
+from config.tasks import end_tasks, within
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.job_files import RECORDS, JobFiles, asking, patiently
 from mediaworker.cluster.reader import StreamReader
@@ -144,9 +144,8 @@ class ClusterJobStore(JobStore):
         """Raises StoreError."""
         trouble = self._connection.trouble
         if not trouble:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KNOWN_S):
-                    await self._complete.wait()
+            async with within(KNOWN_S):
+                await self._complete.wait()
                 return
         raise StoreError(f"the jobs of the cluster are not known yet: {trouble or 'they are still being read'}")
 

@@ -32,10 +32,7 @@ class Mirror:
     """`changed` takes what has been done to an ended call: its id, and the message."""
 
     def __init__(
-        self,
-        connection: NatsConnection,
-        events: ClusterEvents,
-        changed: Callable[[str, bytes], Awaitable[None]],
+        self, connection: NatsConnection, events: ClusterEvents, changed: Callable[[str, bytes], Awaitable[None]]
     ) -> None:
         self.counters = MirrorCounters()
         self._connection, self._events, self._changed = connection, events, changed

@@ -20,7 +20,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from config.metrics.counters import counter
-from config.tasks import end_tasks, lasting
+from config.tasks import end_tasks, lasting, within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedReader
 from mediaworker.events.frame import Envelope
@@ -151,10 +151,9 @@ class ClusterOutbox(FeedReader):
         """Publish what is left, as long as that takes no more than this."""
         if not self._tasks:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+        async with within(within_s):
+            while self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         self._hub.on_shown.remove(self._take_transient)
         await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):

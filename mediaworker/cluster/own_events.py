@@ -10,7 +10,6 @@ worker has ended its calls. What it says of them until then would contradict wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
+from config.tasks import within
 from mediaworker.events.subscription import Entry
 
 HOLD_S = 0.02
@@ -96,9 +96,8 @@ class OwnEvents:
 
     async def _settle(self, ask: Callable[[], Awaitable[None]]) -> None:
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_S):
-                    await ask()
+            async with within(ASK_S):
+                await ask()
         finally:
             self._asking = None
             self.on_written(math.inf)

@@ -16,7 +16,7 @@ from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from config.tasks import end_tasks, lasting
+from config.tasks import end_tasks, lasting, within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 HEARTBEAT_S = 1.0
@@ -102,9 +102,8 @@ class StreamReader:
                 if silent_s >= SILENCE_S:
                     log.info("the stream's consumer is silent: another one is made", silent_s=round(silent_s, 1))
                     return
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S / 2):
-                        await self._broken.wait()
+                async with within(HEARTBEAT_S / 2):
+                    await self._broken.wait()
         finally:
             # The consumer goes when nobody listens any more. Whoever could be asked to delete it may be what has gone.
             with contextlib.suppress(*TROUBLE):

@@ -23,6 +23,7 @@ from asr.utterance import EngineStatus
 from config import Settings
 from config.metrics.counters import Histogram
 from config.metrics.registry import Metrics
+from config.tasks import within
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
@@ -204,9 +205,8 @@ class FileService:
             waiting.place.set_exception(Busy(503, SHUTTING_DOWN))
         self._waiting.clear()
         if self._requests:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._idle.wait()
+            async with within(grace_s):
+                await self._idle.wait()
 
     def _count(self, change: int) -> None:
         self.open_files += change

@@ -127,10 +127,7 @@ def _offers(datagram: Datagram) -> Iterator[tuple[Address, _Offer]]:
         connection = description.connection_of(media) if description is not None else None
         if media.kind == "audio" and media.port and connection is not None:
             formats = {each.payload_type: each.encoding for each in media.rtp_formats() if each.channels == 1}
-            yield (
-                (connection.address, media.port),
-                _Offer(datagram.at_s, message.header("call-id"), formats),
-            )
+            yield ((connection.address, media.port), _Offer(datagram.at_s, message.header("call-id"), formats))
 
 
 def _descriptions(

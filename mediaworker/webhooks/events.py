@@ -16,7 +16,7 @@ import structlog
 from config import ConfigError, Settings
 from config.metrics.registry import Metrics
 from config.settings import EventWebhook
-from config.tasks import end_tasks
+from config.tasks import end_tasks, within
 from mediaworker.events.feed_place import DURABLE, FeedReader
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -118,11 +118,8 @@ class EventFeed(FeedReader):
 
     async def stop(self) -> None:
         """What has never been tried gets a moment; what waits for another try is tried by the next start."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await self._until(
-                    lambda: not self.outbox.lanes.untried and self._place.read_row >= self._hub.cursor.row
-                )
+        async with within(STOP_S):
+            await self._until(lambda: not self.outbox.lanes.untried and self._place.read_row >= self._hub.cursor.row)
         await end_tasks(*self._tasks)
         await self.outbox.stop()
         with contextlib.suppress(StoreError):

@@ -8,7 +8,6 @@ before a kill is posted again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from config.settings import Secret
-from config.tasks import end_tasks, lasting
+from config.tasks import end_tasks, lasting, within
 from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 
@@ -128,9 +127,8 @@ class WebhookOutbox:
                 self._posts[message.lane] = task
                 task.add_done_callback(lambda task, lane=message.lane: self._ended(lane, task))  # type: ignore[misc]
             due_s = self.lanes.next_due_s() if len(self._posts) < self._parallel else None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if due_s is None else max(0.0, due_s - now_s)):
-                    await self._changed.wait()
+            async with within(None if due_s is None else max(0.0, due_s - now_s)):
+                await self._changed.wait()
 
     async def _post(self, message: OutgoingMessage) -> None:
         attempt = await self.attempt(message)
