@@ -90,7 +90,7 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
         RetentionTask(hub, settings.retention).add_metrics(metrics)
         status = [{"account": "pbx", "state": "registered", "code": 200}]
         directory = CallDirectory(hub, calls)
-        context = ApiContext(settings, hub, calls, metrics, directory, lambda: reasons, sip_status=lambda: status)
+        context = ApiContext(settings, hub, metrics, directory, lambda: reasons, sip_status=lambda: status)
         server = HttpServer(create_app(context), settings)
         await server.start()
         url = f"http://127.0.0.1:{server.port}"

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import structlog
-from starlette.requests import HTTPConnection
 
 from asr import messages
 from asr import metrics as recognition
@@ -22,13 +21,11 @@ from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
 from config.metrics.registry import Metrics
-from config.sections.section import Scope
 from config.tasks import troubles
 from mediaworker.access import tls
 from mediaworker.access.auth_failures import AuthFailures
-from mediaworker.access.keys import Access
 from mediaworker.access.tls import Certificate
-from mediaworker.http.context import authorize, is_known
+from mediaworker.http.context import OperatorContext
 from mediaworker.http.resources.app import HttpServer, create_operator_app
 from mediaworker.ops import process
 from mediaworker.service.readiness import engine_status
@@ -38,7 +35,7 @@ from mediaworker.service.serve import bind, open_traces
 log = structlog.get_logger()
 
 
-class EngineService:
+class EngineService(OperatorContext):
     """A `mediaworker.service.serve.Service`. Raises ConfigError when the engine cannot run on this machine."""
 
     def __init__(self, settings: Settings) -> None:
@@ -122,7 +119,6 @@ class EngineService:
     # -- for the operator ---------------------------------------------------------------------------------------------
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
-        """See `mediaworker.http.context.OperatorContext`."""
         listener = self.listener
         return self._reasons(), {
             "warnings": [*self.engines.warnings, *troubles(stuck=False)],
@@ -131,14 +127,6 @@ class EngineService:
             "legs": self.engines.legs,
             "delay_ms": self.engines.delay_ms,
         }
-
-    def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
-        """Raises Problem 401 or 403."""
-        return authorize(self.settings.auth.api_keys, self.failures, connection, scope)
-
-    def is_known(self, connection: HTTPConnection) -> bool:
-        """Whether it shows a key, or needs none."""
-        return is_known(self.settings.auth.api_keys, self.failures, connection)
 
     def _reasons(self) -> list[str]:
         engines = self.engines

@@ -143,7 +143,6 @@ class Worker:
         self.api = ApiContext(
             settings=settings,
             hub=self.hub,
-            calls=self.calls,
             metrics=self.metrics,
             directory=self.cluster.directory if self.cluster is not None else CallDirectory(self.hub, self.calls),
             ready=self.readiness.reasons,

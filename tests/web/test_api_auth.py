@@ -105,7 +105,7 @@ def api_context(api):  # type: ignore[no-untyped-def]
     from mediaworker.http.resources.app import ApiContext
 
     directory = CallDirectory(api.hub, api.calls)
-    return ApiContext(api.server._settings, api.hub, api.calls, Metrics(), directory, ready=lambda: ())
+    return ApiContext(api.server._settings, api.hub, Metrics(), directory, ready=lambda: ())
 
 
 async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
