@@ -71,14 +71,13 @@ class JobFiles:
 
     def __init__(self, connection: NatsConnection, sources: Sources) -> None:
         self._connection, self._sources = connection, sources
+        self.record_stream = f"KV_{connection.bucket_name(RECORDS)}"
+        self._uploads = connection.bucket_name(UPLOADS)
+        self._objects = f"OBJ_{self._uploads}"
 
     async def records(self) -> KeyValue:
         """Raises what `TROUBLE` names."""
         return await self._connection.bucket(RECORDS, history=HISTORY)
-
-    @property
-    def record_stream(self) -> str:
-        return f"KV_{self._connection.bucket_name(RECORDS)}"
 
     async def overwrite_record(self, revision: int) -> None:
         """Behind which another one has been written. What is left now is overwritten when the job is erased."""
@@ -134,12 +133,8 @@ class JobFiles:
             info = await self._connection.js.stream_info(self._objects, subjects_filter=self._parts_of("*"))
             return {subject.rpartition(".")[2] for subject in info.state.subjects or {}}
 
-    @property
-    def _objects(self) -> str:
-        return f"OBJ_{self._connection.bucket_name(UPLOADS)}"
-
     def _parts_of(self, nuid: str) -> str:
-        return f"$O.{self._connection.bucket_name(UPLOADS)}.C.{nuid}"
+        return f"$O.{self._uploads}.C.{nuid}"
 
     async def upload(self, job: Job) -> None:
         """Raises SourceError too."""
@@ -166,7 +161,7 @@ class JobFiles:
             size, chunks = size + len(chunk), chunks + 1
         info = ObjectInfo(
             name=job_id,
-            bucket=self._connection.bucket_name(UPLOADS),
+            bucket=self._uploads,
             nuid=job_id,
             size=size,
             chunks=chunks,

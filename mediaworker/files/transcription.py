@@ -290,19 +290,12 @@ def _place(segment: FileSegment) -> tuple[int, int, int]:
 
 
 def _segment(work: _Work, words: Sequence[TimedWord]) -> FileSegment:
-    chunk, hypothesis = work.chunk, work.hypothesis
-    assert hypothesis is not None
+    chunk, found = work.chunk, work.hypothesis
+    assert found is not None
     start_ms, end_ms, audio_ms = (_ms(position) for position in (chunk.start, chunk.end, chunk.audio_start))
+    timed = placed(words, audio_ms, start_ms, end_ms)
     return FileSegment(
-        chunk.index,
-        chunk.channel,
-        start_ms,
-        end_ms,
-        hypothesis.text,
-        hypothesis.language,
-        words=placed(words, audio_ms, start_ms, end_ms),
-        torn=chunk.torn,
-        error=hypothesis.error,
+        chunk.index, chunk.channel, start_ms, end_ms, found.text, found.language, timed, chunk.torn, found.error
     )
 
 

@@ -34,11 +34,7 @@ TENS = {
 REPEATS = {"double": 2, "triple": 3, "treble": 3}
 FILLERS = frozenset("uh um er erm ah äh ähm euh eh and then und y et dash hyphen minus space bindestrich".split())
 """Words that do not end a run of digits."""
-HAN = {"零": "0", "〇": "0", "一": "1", "幺": "1", "二": "2", "两": "2", "三": "3", "四": "4", "五": "5", "六": "6"} | {
-    "七": "7",
-    "八": "8",
-    "九": "9",
-}
+HAN = dict(zip("零〇一幺二两三四五六七八九", "0011223456789", strict=True))
 
 
 def _table(language: str) -> dict[str, str]:

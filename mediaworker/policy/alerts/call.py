@@ -77,7 +77,8 @@ class CallAlerts:
         if turn is None:
             return
         for each in self._rules().spotting:
-            if each.rule.role not in (None, body.role) or not self._free(each.rule, body.end_ms):
+            rule = each.rule
+            if rule.role not in (None, body.role) or not self._free(rule, body.end_ms):
                 continue
             text, start_ms = body.text, body.start_ms
             if (place := each.find(text, body.language)) is not None:
@@ -87,17 +88,9 @@ class CallAlerts:
                 text, start_ms = turn.since(place[0])
             else:
                 continue
-            self._set_last(each.rule, body.end_ms)
-            yield events.Alert(
-                rule=each.rule.name,
-                leg=body.leg,
-                utterance_id=body.utterance_id,
-                text=text,
-                start_ms=start_ms,
-                end_ms=body.end_ms,
-                severity=each.rule.severity,
-                match=found,
-            )
+            self._set_last(rule, body.end_ms)
+            utterance_id, end_ms = body.utterance_id, body.end_ms
+            yield events.Alert(rule.name, body.leg, utterance_id, text, start_ms, end_ms, rule.severity, found)
 
     def _silence(self, now_ms: int) -> Iterator[events.Alert]:
         if not self._legs or self._held >= self._legs.keys():
