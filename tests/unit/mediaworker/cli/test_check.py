@@ -141,8 +141,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "failed" not in capsys.readouterr().out
     assert check("[htp]\n") == 2
     assert "did you mean http or rtp?" in capsys.readouterr().err
-    assert check("[twilio]\nthen = '<Dial>'\n[http]\nport = 0\n[media]\nport = 0\n[sip]\nenabled = false\n") == 1
-    assert "failed   configuration    twilio.then" in capsys.readouterr().out
+    assert check("[twilio]\nthen = '<Dial>'\n") == 2
+    assert "twilio.then" in capsys.readouterr().err
+    assert check("[alerts]\nfile = 'gone.toml'\n[http]\nport = 0\n[media]\nport = 0\n[sip]\nenabled = false\n") == 1
+    assert "failed   configuration    alerts.file" in capsys.readouterr().out
 
 
 def _written(file: Path, text: str) -> int:
