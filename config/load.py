@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_certificates, needs_credentials
 from config.log_text import mask_credentials, masked
+from config.removed import replace_removed
 from config.sections.key_names import FEW, either, meant
 from config.sections.section import Secret, Section
 from config.settings import Settings
@@ -31,6 +33,8 @@ _MISSING = re.compile(r"missing required field `([^`]+)`")
 def load(file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """The effective settings. Without `file`, `./mediaworker.toml` is read when it is there.
 
+    A removed setting that is still accepted is named on standard error.
+
     Raises:
         ConfigError: unreadable file, unknown key, value of the wrong type or out of range, contradictory keys.
     """
@@ -42,6 +46,8 @@ def load(file: str | Path | None = None, environ: Mapping[str, str] | None = Non
     for name, text in sorted(environ.items()):
         if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             _overlay(tree, name, text)
+    for sentence in replace_removed(tree):
+        sys.stderr.write(f"mediaworker: {sentence}\n")  # it is too early for the log
     try:
         return parse(tree)
     except ConfigError as error:
