@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from typing import Any
 
@@ -14,6 +16,9 @@ from mediaworker.events.schema import BODIES, VERSION, EventBody
 def generate() -> str:
     """`docs/schemas/events.schema.json`, JSON Schema 2020-12. `$defs/<type>` is one event with its envelope."""
     (_, *references), components = msgspec.json.schema_components((Envelope, *BODIES), ref_template="#/$defs/{name}")
+    for kind in (Envelope, *msgspec.Struct.__subclasses__(), *BODIES):
+        if kind.__name__ in components and kind.__module__.startswith("mediaworker.events."):
+            _add_notes(components[kind.__name__]["properties"], kind)
     envelope = components.pop("Envelope")
     definitions: dict[str, Any] = {}
     mapping: dict[str, str] = {}
@@ -39,6 +44,27 @@ def generate() -> str:
         "$defs": definitions | components,
     }
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _add_notes(properties: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    notes = field_notes(kind)
+    for field in msgspec.structs.fields(kind):
+        if field.name in notes:
+            description = {"description": notes[field.name].removesuffix(".")}
+            properties[field.encode_name] = description | properties[field.encode_name] | description
+
+
+def field_notes(kind: type) -> dict[str, str]:
+    """The string literal under each field, from the class and its bases."""
+    notes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.split(".")[0] not in ("config", "mediaworker"):
+            continue
+        body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
+        for field, note in zip(body, body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(note, ast.Expr) and isinstance(note.value, ast.Constant):
+                notes[field.target.id] = " ".join(str(note.value.value).split())  # type: ignore[union-attr]
+    return notes
 
 
 def _describe(kind: type[EventBody], body: dict[str, Any]) -> str:

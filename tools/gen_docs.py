@@ -6,9 +6,7 @@ python tools/gen_docs.py --check    exit 1 when a committed file differs
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import sys
 import types
 import typing
@@ -46,7 +44,7 @@ def configuration() -> str:
 
 
 def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
-    notes = _notes(kind)
+    notes = events_schema.field_notes(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
     rows, inner = [], []
     for field in msgspec.structs.fields(kind):
@@ -86,7 +84,7 @@ def _profiles(profiles: list[tuple[str, Any, type[schema.Section]]]) -> list[str
     ]
     out += [f"| key | value | {' | '.join(names)} | |", "|---|---|" + "---|" * len(names) + "---|"]
     kinds = [kind for _, _, kind in profiles]
-    hints, notes = typing.get_type_hints(kinds[0], include_extras=True), _notes(kinds[0])
+    hints, notes = typing.get_type_hints(kinds[0], include_extras=True), events_schema.field_notes(kinds[0])
     for fields in zip(*map(msgspec.structs.fields, kinds), strict=True):
         key = fields[0].name
         defaults = " | ".join(f"`{_literal(field.default)}`" for field in fields)
@@ -105,19 +103,6 @@ def _nested(hint: Any) -> type[schema.Section] | None:
         if isinstance(candidate, type) and issubclass(candidate, schema.Section):
             return candidate
     return None
-
-
-def _notes(kind: type) -> dict[str, str]:
-    """The string literal under each field, from the class and its bases."""
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not issubclass(base, schema.Section) or base is schema.Section:
-            continue
-        body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
-        for field, note in zip(body, body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(note, ast.Expr) and isinstance(note.value, ast.Constant):
-                notes[field.target.id] = " ".join(str(note.value.value).split())  # type: ignore[union-attr]
-    return notes
 
 
 def _describe(hint: Any) -> str:
