@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
 import structlog
@@ -29,7 +29,6 @@ from mediaworker.events.schema import (
     EngineInfo,
     Event,
     EventError,
-    Hello,
     TranscriptFinal,
     TranscriptPartial,
     type_of,
@@ -53,8 +52,19 @@ class ClusterEvents(StoredEvents):
     """See the module. `start` once the stream's id is known."""
 
     SHARED = True
+    FOREIGN = "the cursor is of another cluster, or of a worker alone"
 
-    def __init__(self, settings: Settings, store: EventStore, local: EventHub, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: EventStore,
+        local: EventHub,
+        traces: Traces | None = None,
+        *,
+        ask: Callable[[], Awaitable[object]],
+        prompt: Callable[[], bool],
+    ) -> None:
+        """`ask` and `prompt`: see `OwnEvents`."""
         super().__init__(settings, store, clock=time.time)
         self.strays = 0
         """Events of calls whose beginning is not known here."""
@@ -68,7 +78,7 @@ class ClusterEvents(StoredEvents):
         self._early = EarlyEvents()
         self.own_calls = OwnCalls()
         self._ending: set[asyncio.Task[None]] = set()
-        self.own_events = OwnEvents(self._show_own)
+        self.own_events = OwnEvents(self._show_own, ask, prompt)
         self._messages: dict[str, int] = {}
         """Worker → the number of its latest message in the stream."""
         self._origins: dict[str, str] = {}
@@ -84,7 +94,6 @@ class ClusterEvents(StoredEvents):
         self._arrived = asyncio.Event()
         self._passed = 0
         """The number of the latest message that has been taken."""
-        self._greetings: tuple[tuple[object, ...], str] | None = None
 
     async def start(self, stream_id: str) -> None:
         """Raises StoreError."""
@@ -228,14 +237,10 @@ class ClusterEvents(StoredEvents):
 
     def _fan_out(self, entry: Entry) -> None:
         """The store has it."""
-        self._greetings = None
         self._arrived.set()
-        if (record := entry.record) is not None:
-            if record.state == "ended":
-                self._visible.pop(record.call_id, None)
-                self._origins.pop(record.call_id, None)
-            else:
-                self._visible[record.call_id] = record
+        self._note(entry.record)
+        if entry.record is not None and entry.record.state == "ended":
+            self._origins.pop(entry.record.call_id, None)
         place = entry.origin
         assert place is not None
         if place.store_id == self._own:
@@ -289,7 +294,6 @@ class ClusterEvents(StoredEvents):
     # -- of this worker ---------------------------------------------------------------------------------------------
 
     def _show_own(self, entry: Entry) -> None:
-        self._greetings = None
         if entry.row is not None:
             self._own_row = entry.row
         if not self.own_calls.shows(entry):
@@ -329,17 +333,6 @@ class ClusterEvents(StoredEvents):
             cursor = replace(entry.cursor, seen=merged(entry.cursor.seen, subscription.resumed.seen))
             entry = replace(entry, frame=stamp(entry.frame, str(cursor)), cursor=cursor)
         subscription.offer(entry)
-
-    def _resume(self, after: str) -> Cursor:
-        try:
-            cursor = Cursor.parse(after)
-        except EventError as error:
-            raise ResumeError(str(error)) from None
-        if cursor.store_id != self._here().store_id:
-            raise ResumeError("the cursor is of another cluster, or of a worker alone")
-        if self.event_log.is_expired(cursor.row):
-            raise ResumeError("expired cursor: events behind it are no longer stored")
-        return cursor
 
     async def check(self, subscription: Subscription) -> None:
         """The worker that the cursor is from may be a little ahead."""
@@ -390,11 +383,6 @@ class ClusterEvents(StoredEvents):
     def _is_own(self, call_id: str) -> bool:
         return self._origins.get(call_id) == self._own
 
-    def _greeting(self, call: str) -> str:
-        engine: EngineInfo = self._local.engine
-        if call == "*":
-            if self._greetings is None or self._greetings[0] != (engine,):
-                self._greetings = (engine,), self._notice(str(self._here()), Hello(self._server, engine, [*self.calls]))
-            return self._greetings[1]
-        record = self.call(call)
-        return self._notice(str(self._here()), Hello(self._server, engine, [record] if record else []))
+    @property
+    def _engine(self) -> EngineInfo:
+        return self._local.engine

@@ -53,8 +53,15 @@ class ClusterMember:
         self._hub = hub
         name = f"mediaworker {socket.gethostname()}"
         self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
-        self.events = ClusterEvents(settings, EventStore(Path(settings.data_dir) / FOLDER), hub, traces)
-        self.outbox = ClusterOutbox(hub, self.connection, traces)
+        self.events = ClusterEvents(
+            settings,
+            EventStore(Path(settings.data_dir) / FOLDER),
+            hub,
+            traces,
+            ask=lambda: self.leases.catch_up(),
+            prompt=lambda: self.outbox.prompt,
+        )
+        self.outbox = ClusterOutbox(hub, self.connection, traces, on_written=self.events.own_events.on_written)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
         folder, sources = Path(settings.data_dir), Sources.of(settings)
@@ -62,9 +69,6 @@ class ClusterMember:
         """Opened and closed by the service of jobs."""
         self.accounts = ClusterAccounts(self.connection, accounts)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
-        own_events = self.events.own_events
-        own_events.ask, own_events.prompt = self.leases.catch_up, lambda: self.outbox.prompt
-        self.outbox.on_written = own_events.on_written
         self.retention = ClusterRetention(self.events, settings, self.connection)
         self._stream_id = ""
 

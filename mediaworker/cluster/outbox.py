@@ -109,12 +109,18 @@ class Message:
 class ClusterOutbox(FeedReader):
     """`start` when the stream is there; it goes on by itself from then on."""
 
-    def __init__(self, hub: EventHub, connection: NatsConnection, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        hub: EventHub,
+        connection: NatsConnection,
+        traces: Traces | None = None,
+        *,
+        on_written: Callable[[int], None],
+    ) -> None:
+        """`on_written` takes the row up to which NATS has been sent all events, and nothing while NATS takes none."""
         super().__init__(hub, PLACE, limit=OPEN, pause_s=RETRY_S)
         self.counters = OutboxCounters()
-        self.on_written: Callable[[int], None] | None = None
-        """Called with the row up to which NATS has been sent all events. Not called while NATS takes nothing."""
-        self._connection, self._traces = connection, traces
+        self._connection, self._traces, self._on_written = connection, traces, on_written
         self._under_way: dict[str, Message] = {}
         """By calls: what has been sent, or must be sent again."""
         self._waiting: dict[str, deque[Outgoing]] = {}
@@ -246,8 +252,7 @@ class ClusterOutbox(FeedReader):
         client, row = self._connection.client, self._sent_row
         for _ in range(STEPS):
             if not client.pending_data_size:
-                if self.on_written is not None:
-                    self.on_written(row)
+                self._on_written(row)
                 return
             await asyncio.sleep(0)
 

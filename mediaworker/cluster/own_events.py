@@ -33,12 +33,22 @@ log = structlog.get_logger("cluster")
 
 
 class OwnEvents:
-    def __init__(self, show: Callable[[Entry], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ask: Callable[[], Awaitable[None]] | None = None
-        """Finds out whether another worker has ended calls of this one."""
-        self.prompt: Callable[[], bool] = lambda: False
-        """Whether NATS will be sent an event of now within milliseconds, as `on_written` will tell."""
-        self._show, self._clock = show, clock
+    """See the module.
+
+    Args:
+        ask: finds out whether another worker has ended calls of this one.
+        prompt: whether NATS will be sent an event of now within milliseconds, as `on_written` will tell.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[Entry], None],
+        ask: Callable[[], Awaitable[object]],
+        prompt: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._show, self._ask, self._prompt, self._clock = show, ask, prompt, clock
         self._beat_s = clock()
         self._beat: asyncio.TimerHandle | None = None
         self._waiting: deque[Entry] = deque()
@@ -66,7 +76,7 @@ class OwnEvents:
         self.check()
         if self.waiting:
             self._waiting.append(entry)
-        elif entry.row is not None and entry.call_id is not None and self.prompt():
+        elif entry.row is not None and entry.call_id is not None and self._prompt():
             self._waiting.append(entry)
             self._limit = asyncio.get_running_loop().call_later(HOLD_S, self.on_written, math.inf)
         else:
@@ -86,18 +96,18 @@ class OwnEvents:
         """Ask, if the worker has stood still until now."""
         now_s = self._clock()
         still_s, self._beat_s = now_s - self._beat_s, now_s
-        if still_s > STILL_S and self._asking is None and self.ask is not None:
+        if still_s > STILL_S and self._asking is None:
             log.warning("this worker stood still: it asks whether it still has its calls", seconds=round(still_s, 1))
-            self._asking = asyncio.get_running_loop().create_task(self._settle(self.ask), name="cluster-ask")
+            self._asking = asyncio.get_running_loop().create_task(self._settle(), name="cluster-ask")
 
     def _go_on(self) -> None:
         self.check()
         self._beat = asyncio.get_running_loop().call_later(BEAT_S, self._go_on)
 
-    async def _settle(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _settle(self) -> None:
         try:
             async with within(ASK_S):
-                await ask()
+                await self._ask()
         finally:
             self._asking = None
             self.on_written(math.inf)

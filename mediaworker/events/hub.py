@@ -35,6 +35,7 @@ class EventHub(StoredEvents):
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(settings, store, clock=clock)
+        self.engine = schema.EngineInfo(name="", state="idle")
         self.published = dict.fromkeys(sorted(schema.TYPES - {"hello", "lagged"}), 0)
         """Counts by type."""
         self.strays = 0
@@ -142,15 +143,16 @@ class EventHub(StoredEvents):
             after = self._latest[call_id] = calls.apply(record, event)
         return Entry(row, call_id, seq, kind, frame, published_s, record=after)
 
+    @property
+    def _engine(self) -> schema.EngineInfo:
+        return self.engine
+
     def _fan_out(self, entry: Entry) -> None:
         now_s = asyncio.get_running_loop().time()
         self.delay_s.observe(now_s - entry.published_s)
-        if (record := entry.record) is not None:
-            if record.state == "ended":
-                self._visible.pop(record.call_id, None)
-                self._latest.pop(record.call_id, None)
-            else:
-                self._visible[record.call_id] = record
+        self._note(entry.record)
+        if entry.record is not None and entry.record.state == "ended":
+            self._latest.pop(entry.record.call_id, None)
         shown = entry
         if entry.row is not None and self.event_log.is_unsaved(entry):
             self.event_log.unstored += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +36,7 @@ CHECK_S = 0.5
 the events of about so long, at most."""
 
 
-class StoredEvents:
+class StoredEvents(ABC):
     """Store, fan out, resume. Everything but the store's threads happens on one event loop.
 
     `clock` gives unix time in seconds.
@@ -43,11 +44,11 @@ class StoredEvents:
 
     SHARED = False
     """Cursors are valid at other workers as well."""
+    FOREIGN = "the cursor is another store's"
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float]) -> None:
         self.event_log = EventLog(store, self._fan_out)
         self.ended_calls = EndedCalls(self.event_log, store)
-        self.engine = EngineInfo(name="", state="idle")
         self.overruns = self._dropped = 0
         self.store, self._queue, self._clock = store, settings.events.queue, clock
         self._server = f"mediaworker/{version('mediaworker')}"
@@ -58,7 +59,7 @@ class StoredEvents:
         self._subscriptions: set[Subscription] = set()
         self._live: dict[str | None, set[Subscription]] = {}
         """By the call they follow; None: all."""
-        self._hello: tuple[tuple[int, EngineInfo], str] | None = None
+        self._hello: tuple[tuple[str, EngineInfo], str] | None = None
         self._watch_task: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -136,9 +137,16 @@ class StoredEvents:
 
     # -- fanning out ------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _fan_out(self, entry: Entry) -> None:
         """The log hands an event on."""
-        raise NotImplementedError
+
+    def _note(self, record: CallRecord | None) -> None:
+        """An event has been fanned out, after which this is known of its call."""
+        if record is not None and record.state == "ended":
+            self._visible.pop(record.call_id, None)
+        elif record is not None:
+            self._visible[record.call_id] = record
 
     def _offer(self, entry: Entry) -> None:
         """To its subscribers that are live."""
@@ -180,8 +188,8 @@ class StoredEvents:
         except EventError as error:
             raise ResumeError(str(error)) from None
         if cursor.store_id != self._here().store_id:
-            raise ResumeError("the cursor is another store's")
-        if cursor.row > self.event_log.visible_row or (cursor.seen and not self.SHARED):
+            raise ResumeError(self.FOREIGN)
+        if not self.SHARED and (cursor.row > self.event_log.visible_row or cursor.seen):
             raise ResumeError("unknown cursor")
         if self.event_log.is_expired(cursor.row):
             raise ResumeError(EXPIRED_CURSOR)
@@ -244,15 +252,19 @@ class StoredEvents:
         assert self._head is not None, "the hub has not been started"
         return Cursor(self._head.store_id, self.event_log.visible_row)
 
+    @property
+    @abstractmethod
+    def _engine(self) -> EngineInfo:
+        """What greetings say of the engine."""
+
     def _greeting(self, call: str) -> str:
+        cursor, engine = str(self._here()), self._engine
         if call != "*":
-            record = self._visible.get(call)
-            return self._notice(str(self._here()), Hello(self._server, self.engine, [record] if record else []))
-        key = (self.event_log.visible_row, self.engine)
-        if self._hello is None or self._hello[0] != key:
+            record = self.call(call)
+            return self._notice(cursor, Hello(self._server, engine, [record] if record else []))
+        if self._hello is None or self._hello[0] != (cursor, engine):
             # Kept while nothing changes: after a network fault all subscribers come back at once.
-            hello = Hello(self._server, self.engine, list(self._visible.values()))
-            self._hello = key, self._notice(str(self._here()), hello)
+            self._hello = (cursor, engine), self._notice(cursor, Hello(self._server, engine, [*self.calls]))
         return self._hello[1]
 
     def _notice(self, cursor: str, body: EventBody) -> str:

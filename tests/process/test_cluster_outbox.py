@@ -93,7 +93,7 @@ async def publishing(folder: Path, server: NatsServer) -> AsyncIterator[Publishi
     try:
         async with timeout(WITHIN_S), running_hub(folder) as hub:
             await joined.wait()
-            outbox = ClusterOutbox(hub, connection)
+            outbox = ClusterOutbox(hub, connection, on_written=lambda row: None)
             await outbox.start()
             try:
                 yield Publishing(hub, outbox, other.jetstream())

@@ -27,12 +27,17 @@ WORKERS = 3
 STARTED = CallStarted("sip", "inbound", "1", "2", "x", [], {})
 
 
+async def no_answer() -> None:
+    """Nobody has ended a call."""
+
+
 class Member:
     """A worker: its hub, and the events of all as it knows them."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.hub = EventHub(Settings(), EventStore(folder / f"{number}"))
-        self.events = ClusterEvents(Settings(), EventStore(folder / f"{number}" / "cluster"), self.hub)
+        store = EventStore(folder / f"{number}" / "cluster")
+        self.events = ClusterEvents(Settings(), store, self.hub, ask=no_answer, prompt=lambda: False)
         self.published: list[tuple[str, str]] = []
         """(call, frame) of what the stream has not taken."""
         self.fetched = 0

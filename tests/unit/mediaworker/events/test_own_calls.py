@@ -36,12 +36,19 @@ STARTS = SpeechStarted("main", "main/1", 0)
 FINAL = TranscriptFinal("main", "caller", "main/1", 2, 0, 10, "one", 3, "en", 0, 0, "endpoint")
 
 
+async def no_answer() -> object:
+    """Nobody has ended a call."""
+
+
 class World:
     """A worker whose events reach the stream when a test says so, and a subscriber of it."""
 
     def __init__(self, folder: Path) -> None:
         self.hub = EventHub(Settings(), EventStore(folder / "own"))
-        self.events = ClusterEvents(Settings(), EventStore(folder / "cluster"), self.hub)
+        self.ask = no_answer
+        """What the cluster answers a worker that has stood still."""
+        store = EventStore(folder / "cluster")
+        self.events = ClusterEvents(Settings(), store, self.hub, ask=lambda: self.ask(), prompt=lambda: False)
         self.heard: list[Event] = []
         self.told: list[str] = []
         """Frames that the stream has not taken."""
@@ -117,7 +124,7 @@ async def test_a_call_that_ends_while_its_worker_asks_ends_once(tmp_path: Path) 
             await call.another_worker_ends_it()
             await answered.wait()
 
-        call.events.own_events.ask = ask
+        call.ask = ask
         call.events.own_events._beat_s -= 5
         call.hear(SpeechEnded("main", "main/1", 10))
         call.hear(CallEnded("hangup", 10, []))
@@ -133,7 +140,7 @@ async def test_what_waits_while_the_stream_has_it_is_told_once(tmp_path: Path) -
     """It stood still, and had its calls all the time."""
     async with world(tmp_path) as call:
         answered = asyncio.Event()
-        call.events.own_events.ask = answered.wait  # type: ignore[assignment]
+        call.ask = answered.wait
         call.events.own_events._beat_s -= 5
         call.hear(SpeechEnded("main", "main/1", 10))
         await call.stream_takes()
@@ -217,14 +224,13 @@ async def test_events_wait_after_a_standstill_until_there_is_an_answer(
     monkeypatch.setattr("mediaworker.cluster.own_events.ASK_S", 0.05)
     shown: list[int] = []
     clock, answer = Clock(), asyncio.Event()
-    events = OwnEvents(lambda each: shown.append(each.seq), clock=clock)
     asked: list[float] = []
 
     async def ask() -> None:
         asked.append(clock.now)
         await answer.wait()
 
-    events.ask = ask
+    events = OwnEvents(lambda each: shown.append(each.seq), ask, lambda: False, clock=clock)
     events.take(entry(1))
     clock.now += 3.9
     events.take(entry(2))
@@ -245,11 +251,12 @@ async def test_events_wait_after_a_standstill_until_there_is_an_answer(
 
 async def test_an_event_is_shown_when_nats_has_been_sent_it() -> None:
     shown: list[tuple[int | None, int]] = []
-    events = OwnEvents(lambda each: shown.append((each.row, each.seq)))
+    prompt = False
+    events = OwnEvents(lambda each: shown.append((each.row, each.seq)), no_answer, lambda: prompt)
     events.take(spoken(0))
     events.take(entry(1))
     assert shown == [(None, 0), (1, 1)], "NATS is away"
-    events.prompt = lambda: True
+    prompt = True
     events.take(spoken(1))
     assert shown[2:] == [(None, 1)] and not events.waiting
     for each in (entry(2), spoken(2), entry(3), spoken(3)):
@@ -266,8 +273,7 @@ async def test_an_event_is_shown_when_nats_has_been_sent_it() -> None:
 
 async def test_an_event_waits_for_nats_no_longer_than_a_moment() -> None:
     shown: list[int] = []
-    events = OwnEvents(lambda each: shown.append(each.seq))
-    events.prompt = lambda: True
+    events = OwnEvents(lambda each: shown.append(each.seq), no_answer, lambda: True)
     events.take(entry(1))
     events.take(entry(2))
     while events.waiting:  # noqa: ASYNC110
@@ -283,8 +289,7 @@ async def test_an_event_waits_for_nats_no_longer_than_a_moment() -> None:
 async def test_what_waits_for_nats_waits_for_an_answer_after_a_standstill() -> None:
     shown: list[int] = []
     clock, answer = Clock(), asyncio.Event()
-    events = OwnEvents(lambda each: shown.append(each.seq), clock=clock)
-    events.prompt, events.ask = lambda: True, answer.wait  # type: ignore[assignment]
+    events = OwnEvents(lambda each: shown.append(each.seq), answer.wait, lambda: True, clock=clock)
     events.take(entry(1))
     clock.now += 4.1
     events.take(entry(2))
