@@ -22,9 +22,9 @@ from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import encode, printable
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
-from mediaworker.ingress.asterisk.session import AsteriskPolicy, AsteriskSession
+from mediaworker.ingress.asterisk.session import AsteriskSession
 from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
-from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession
+from mediaworker.ingress.audiosocket.session import AudioSocketSession
 from mediaworker.ingress.session import Session
 from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
@@ -228,7 +228,7 @@ class Asterisk(Sessions):
         self._calls = AsteriskCalls(self._registry)
 
     def _session(self, data: bytes) -> Session[Any]:
-        return AsteriskSession(AsteriskPolicy("fuzz", 5.0, True), self._calls, self._now)
+        return AsteriskSession(Settings(), "fuzz", self._calls, self._now)
 
     def _message(self, line: bytes) -> str | bytes:
         is_text = line[:1] == b"{" or line[:1].isupper()
@@ -248,7 +248,7 @@ class AudioSocket(Sessions):
     """A connection, read in pieces whose sizes the first byte of the input chooses."""
 
     def __call__(self, data: bytes) -> None:
-        session = AudioSocketSession(AudioSocketPolicy(5.0, 60.0, True), self._registry, self._now)
+        session = AudioSocketSession(Settings(), self._registry, self._now)
         size = 1 + (data[0] if data else 0) * 8
         for at in range(1, len(data), size):
             session.receive(data[at : at + size], self._now)

@@ -12,7 +12,7 @@ from config.metrics.registry import Metrics
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
-from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
+from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskSession
 from mediaworker.ingress.interfaces import SessionFactory, Upgrade
 from mediaworker.ingress.upgrade_admission import MediaIngress
 
@@ -42,12 +42,7 @@ class AsteriskIngress(MediaIngress[AsteriskCounters]):
         headers, challenge = bearing(upgrade.headers), 'Basic realm="mediaworker"'
         access = self.check_key(upgrade, headers=headers, challenge=challenge)
         self.check_room(upgrade)
-        policy = AsteriskPolicy(
-            owner=access.name,
-            start_timeout_s=self._settings.media.start_timeout_s,
-            answers=self._settings.asterisk.answer,
-        )
-        return self.opening(upgrade, partial(AsteriskSession, policy, self.calls))
+        return self.opening(upgrade, partial(AsteriskSession, self._settings, access.name, self.calls))
 
 
 def bearing(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

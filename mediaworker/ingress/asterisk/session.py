@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Unpack
 
+from config import Settings
 from config.metrics.counters import counter, counter_by
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
@@ -48,16 +49,6 @@ class AsteriskCounters(IngressCounters):
     early_lost: int = counter("Counts audio messages before MEDIA_START that were dropped because there were too many.")
 
 
-@dataclass(frozen=True, slots=True)
-class AsteriskPolicy:
-    """What the ingress knows when it accepts the upgrade."""
-
-    owner: str
-    """The API key's name, or `loopback`."""
-    start_timeout_s: float
-    answers: bool
-
-
 class AsteriskSession(Session[AsteriskCounters]):
     """One channel is one leg, of a call that it may share with others."""
 
@@ -66,9 +57,12 @@ class AsteriskSession(Session[AsteriskCounters]):
     connection_word = "channel"
     first_message = "MEDIA_START"
 
-    def __init__(self, policy: AsteriskPolicy, calls: AsteriskCalls, now: float, **hooks: Unpack[Hooks]) -> None:
-        super().__init__(now, policy.start_timeout_s, **hooks)
-        self._policy, self._calls = policy, calls
+    def __init__(
+        self, settings: Settings, owner: str, calls: AsteriskCalls, now: float, **hooks: Unpack[Hooks]
+    ) -> None:
+        """`owner`: the API key's name, or `loopback`."""
+        super().__init__(now, settings.media.start_timeout_s, **hooks)
+        self._answers, self._owner, self._calls = settings.asterisk.answer, owner, calls
         self._early = b""
         self._json = self._probed = False
         self._audio_s = now
@@ -98,14 +92,14 @@ class AsteriskSession(Session[AsteriskCounters]):
         if form is None:
             self.refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
             return
-        opened = self.try_open(lambda: self._calls.join(self._policy.owner, start, form.codec, self))
+        opened = self.try_open(lambda: self._calls.join(self._owner, start, form.codec, self))
         if opened is None:
             return
         call, leg, joined = opened
         self.counters.joined += joined
         self.begin(call, (leg,), form)
         self._audio_s = self._now
-        if self._policy.answers:
+        if self._answers:
             self._command(messages.ANSWER)
         self._stream(self._early)
         self._early = b""

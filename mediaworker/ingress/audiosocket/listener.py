@@ -10,14 +10,12 @@ from config import Settings
 from config.access_list import AccessList
 from config.metrics.registry import Metrics
 from mediaworker.calls.registry import CallRegistry
-from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketPolicy, AudioSocketSession
+from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketSession
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.tcp import TcpConnection, TcpListener
 
 MAX_CONNECTIONS = 512
 """Each is a call, so that `max_calls` limits them as well."""
-SILENT_S = 3600.0
-"""A call without a frame for so long is ended. Asterisk sends nothing while a caller holds."""
 
 
 class AudioSocketListener(TcpListener):
@@ -36,12 +34,7 @@ class AudioSocketListener(TcpListener):
 
     def use(self, settings: Settings) -> None:
         """Use these settings for new connections."""
-        self._access = AccessList(settings.audiosocket.allow)
-        self._policy = AudioSocketPolicy(
-            start_timeout_s=settings.media.start_timeout_s,
-            silent_s=SILENT_S,
-            sends_silence=settings.audiosocket.send_audio == "silence",
-        )
+        self._settings, self._access = settings, AccessList(settings.audiosocket.allow)
 
     async def start(self) -> None:
         self.ticker = SilenceTicker(asyncio.get_running_loop())
@@ -52,7 +45,7 @@ class AudioSocketListener(TcpListener):
 
     def open_session(self, connection: TcpConnection, now: float) -> AudioSocketSession:
         session = AudioSocketSession(
-            self._policy,
+            self._settings,
             self._registry,
             now,
             counters=self.counters,

@@ -12,6 +12,7 @@ from typing import Unpack
 from uuid import UUID
 
 from audio import Codec
+from config import Settings
 from config.metrics.counters import counter, counter_by
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -23,6 +24,8 @@ from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER
 from mediaworker.ingress.session import Hooks, Kind, Session, SessionState
 
 LEG = "main"
+SILENT_S = 3600.0
+"""A call without a frame for so long is ended. Asterisk sends nothing while a caller holds."""
 NO_AUDIO_S = 1.0
 """How long we wait for the peer's audio before we send 8 kHz: Asterisk's application gives up after two seconds."""
 
@@ -46,14 +49,6 @@ class AudioSocketCounters(IngressCounters):
     withheld: int = counter("Counts AudioSocket frames of silence that were not sent because the peer did not read.")
 
 
-@dataclass(frozen=True, slots=True)
-class AudioSocketPolicy:
-    start_timeout_s: float
-    silent_s: float
-    """0: a peer may be silent for any time."""
-    sends_silence: bool
-
-
 class AudioSocketSession(Session[AudioSocketCounters]):
     """Its messages are bytes, cut anywhere. Frames wait inside while the session is ahead, and `resume` goes on."""
 
@@ -63,11 +58,11 @@ class AudioSocketSession(Session[AudioSocketCounters]):
     first_message, never_began = "UUID", "no_uuid"
     batched = True
     linger_s = None
+    silent_s = SILENT_S
 
-    def __init__(self, policy: AudioSocketPolicy, registry: CallRegistry, now: float, **hooks: Unpack[Hooks]) -> None:
-        super().__init__(now, policy.start_timeout_s, **hooks)
-        self.silent_s = policy.silent_s
-        self._policy, self._registry = policy, registry
+    def __init__(self, settings: Settings, registry: CallRegistry, now: float, **hooks: Unpack[Hooks]) -> None:
+        super().__init__(now, settings.media.start_timeout_s, **hooks)
+        self._registry, self._sends_silence = registry, settings.audiosocket.send_audio == "silence"
         self._reader = FrameReader()
         self._kind: int | None = None
         """The kind of the peer's audio."""
@@ -90,7 +85,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
     def silence(self, now: float) -> bytes:
         """What is to be sent every 20 ms: nothing, or a frame of silence of the peer's kind."""
         known = self._kind is not None or now >= self._begun_s + NO_AUDIO_S
-        speaks = self._policy.sends_silence and self.state is SessionState.STREAMING and known
+        speaks = self._sends_silence and self.state is SessionState.STREAMING and known
         return self._silence if speaks else b""
 
     def connection_lost(self, now: float, *, broken: bool = False) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from audio import Codec
 from audio.rtp.dtmf import DIGIT_BURST
+from config import Settings
 from config.load import parse as configured
 from lab.calls.stream_desks import Desk, StreamCall, StreamLeg
 from mediaworker.calls.call_leg import LegSpec
@@ -34,7 +35,6 @@ from mediaworker.ingress.asterisk.session import (
     FORGOTTEN_S,
     PROBE_S,
     SILENT_S,
-    AsteriskPolicy,
     AsteriskSession,
 )
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
@@ -66,8 +66,8 @@ class GrowingDesk(Desk):
 
 
 def session(calls: AsteriskCalls | None = None, *, owner: str = "pbx", answers: bool = True) -> AsteriskSession:
-    policy = AsteriskPolicy(owner=owner, start_timeout_s=5.0, answers=answers)
-    made = AsteriskSession(policy, calls if calls is not None else AsteriskCalls(GrowingDesk()), 0.0)
+    settings = configured({"asterisk": {"answer": answers}})
+    made = AsteriskSession(settings, owner, calls if calls is not None else AsteriskCalls(GrowingDesk()), 0.0)
     assert made.streaming is False
     return made
 
@@ -508,9 +508,8 @@ def test_asterisks_formats_are_their_rates() -> None:
 def test_each_problem_is_counted_and_says_what_came_on_a_channel() -> None:
     problems: list[tuple[str, str]] = []
     desk = GrowingDesk()
-    policy = AsteriskPolicy(owner="pbx", start_timeout_s=5.0, answers=True)
     made = AsteriskSession(
-        policy, AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
+        Settings(), "pbx", AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
     )
     made.receive('{"event":"DTMF_END","digit":"1"}', 0.0)
     made.receive(start(), 0.0)
@@ -538,9 +537,8 @@ def test_a_channel_that_is_refused_says_why() -> None:
     for refusal, code in ((CallRefused(503, "full"), 1013), (CallRefused(403, "not yours"), 1008)):
         desk = GrowingDesk()
         desk.refused = refusal
-        policy = AsteriskPolicy(owner="pbx", start_timeout_s=5.0, answers=True)
         made = AsteriskSession(
-            policy, AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
+            Settings(), "pbx", AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
         )
         made.receive(start(), 0.0)
         assert told(made) == [(code, refusal.reason)] and made.counters.refused == {"capacity": 1}

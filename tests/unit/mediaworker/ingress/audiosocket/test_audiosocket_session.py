@@ -11,22 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.rtp.dtmf import DIGIT_BURST
+from config.load import parse
 from lab.asterisk.audiosocket_frames import HELLO, NAME, pcm
 from lab.asterisk.peers import frame
 from lab.calls.stream_desks import Desk, StreamCall
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.audiosocket.listener import SILENT_S
 from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, FrameReader, silence
 from mediaworker.ingress.audiosocket.messages import UUID as ID
-from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession
+from mediaworker.ingress.audiosocket.session import SILENT_S, AudioSocketSession
 from mediaworker.ingress.session import SessionState
 from sip.pjsip.call_control import HOLD_S
 
 
 def session(desk: Desk | None = None, *, silent_s: float = 60.0, sends: bool = True, problems: Any = None) -> Any:
-    policy = AudioSocketPolicy(start_timeout_s=5.0, silent_s=silent_s, sends_silence=sends)
+    settings = parse({"audiosocket": {"send_audio": "silence" if sends else "none"}})
     on_problem = (lambda what, detail: problems.append((what, detail))) if problems is not None else lambda *_: None
-    return AudioSocketSession(policy, desk if desk is not None else Desk(), 0.0, on_problem=on_problem)
+    made = AudioSocketSession(settings, desk if desk is not None else Desk(), 0.0, on_problem=on_problem)
+    made.silent_s = silent_s
+    return made
 
 
 def begun(**options: Any) -> tuple[AudioSocketSession, StreamCall]:
@@ -249,8 +251,7 @@ def test_what_has_come_before_a_loss_is_still_taken() -> None:
 def test_our_hang_up_says_so() -> None:
     changes: list[int] = []
     desk = Desk()
-    policy = AudioSocketPolicy(5.0, 60.0, True)
-    made = AudioSocketSession(policy, desk, 0.0)
+    made = session(desk)
     made.outbox.listen(lambda: changes.append(1), lambda close: None)
     made.receive(HELLO + frame(SLIN, pcm(160)), 0.0)
     call = desk.calls[0]
