@@ -18,6 +18,7 @@ from asr.client.recognizer import Recognizer
 from asr.utterance import Hypothesis, Utterance
 from audio import Detector, Leg
 from config import Settings
+from config.settings import Media
 from mediaworker.calls.call import Call
 from mediaworker.calls.media_loop import TICK_S, MediaLoop, report
 from mediaworker.calls.parts import TranscriberParts
@@ -25,7 +26,7 @@ from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.events.frame import timestamp
 from mediaworker.ingress.twilio.calls import TwilioCalls
-from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.twilio.session import TwilioSession
 from mediaworker.replay.rtp_call import Action, RtpCall
 from mediaworker.replay.source import Messages, Packets
 from sip.media.latching import SourceLatch
@@ -118,7 +119,6 @@ class Lab:
             calls_changed=self._calls_changed,
         )
         self._empty = asyncio.Event()
-        self._twilio = TwilioPolicy(math.inf, True, lambda token, call, stream: True)
         self._seq: dict[str, int] = {}
         self._row = 0
         self._legs: list[tuple[LegResult, Leg, SourceLatch | None]] = []
@@ -177,7 +177,12 @@ class Lab:
     # -- recorded streams ---------------------------------------------------------------------------------------------
 
     def _messages(self, source: Messages) -> Iterator[tuple[float, Action]]:
-        session = TwilioSession(self._twilio, TwilioCalls(self._calls), 0.0)
+        session = TwilioSession(
+            Settings(media=Media(start_timeout_s=math.inf)),
+            TwilioCalls(self._calls),
+            0.0,
+            check_token=lambda token, call, stream: True,
+        )
 
         def receive(text: str, now: float) -> None:
             before = session.call

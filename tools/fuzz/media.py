@@ -27,7 +27,7 @@ from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_
 from mediaworker.ingress.audiosocket.session import AudioSocketSession
 from mediaworker.ingress.session import Session
 from mediaworker.ingress.twilio.calls import TwilioCalls
-from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.twilio.session import TwilioSession
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import StreamEngine, StreamPolicy
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
@@ -204,8 +204,8 @@ class Sessions:
 
 class Twilio(Sessions):
     def _session(self, data: bytes) -> Session[Any]:
-        policy = TwilioPolicy(5.0, True, lambda token, call, stream: token == "right")
-        return TwilioSession(policy, TwilioCalls(self._registry), self._now)
+        calls = TwilioCalls(self._registry)
+        return TwilioSession(Settings(), calls, self._now, check_token=lambda token, call, stream: token == "right")
 
 
 class Streams(Sessions):

@@ -25,7 +25,7 @@ from mediaworker.ingress.interfaces import SessionFactory, Upgrade
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.calls import TwilioCalls
 from mediaworker.ingress.twilio.counters import TwilioCounters
-from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.twilio.session import TwilioSession
 from mediaworker.ingress.upgrade_admission import MediaIngress
 
 log = structlog.get_logger()
@@ -82,13 +82,14 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         if not allowed:
             raise self._forbid(upgrade.path, upgrade.peer)
         self.check_room(upgrade)
-        policy = TwilioPolicy(
-            start_timeout_s=self._settings.media.start_timeout_s,
-            trusted=not self._settings.twilio.require_token,
+        make = partial(
+            TwilioSession,
+            self._settings,
+            self._calls,
             check_token=lambda token, call, stream: self._tokens.check(token, call, stream, self._unix_time()),
             on_bad_token=lambda: self._fail("call_token", upgrade.path, upgrade.peer),
         )
-        return self.opening(upgrade, partial(TwilioSession, policy, self._calls))
+        return self.opening(upgrade, make)
 
     # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Unpack, get_args
 
 from audio import Leg
+from config import Settings
 from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.outbox import NORMAL, POLICY, UNSUPPORTED
 from mediaworker.ingress.session import Hooks, Session, SessionChange, SessionState
@@ -33,19 +34,6 @@ ABSENT = 2 * 8000
 """How far one track may be behind the other, which goes on: then nothing is sent of it, and it is silent."""
 LINGER_S = 5.0
 """How long Twilio may take to close after `stop`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TwilioPolicy:
-    """What the ingress knows when it accepts the upgrade."""
-
-    start_timeout_s: float
-    trusted: bool
-    """The upgrade was signed, or came from this machine, and that is enough: a `start` may come without a token."""
-    check_token: Callable[[str, str, str], bool]
-    """(token, callSid, streamSid) → it was made for this call, is fresh, and has not been used by another stream."""
-    on_bad_token: Callable[[], object] = lambda: None
-    """A `start` without a token that was needed, or with a wrong one."""
 
 
 @dataclass(slots=True)
@@ -73,16 +61,22 @@ class TwilioSession(Session[TwilioCounters]):
 
     def __init__(
         self,
-        policy: TwilioPolicy,
+        settings: Settings,
         calls: TwilioCalls,
         now: float,
+        *,
+        check_token: Callable[[str, str, str], bool],
+        on_bad_token: Callable[[], object] = lambda: None,
         **hooks: Unpack[Hooks],
     ) -> None:
-        super().__init__(now, policy.start_timeout_s, **hooks)
+        """`check_token(token, callSid, streamSid)`: it was made for this call, is fresh, and no other stream has used
+        it; `on_bad_token`: a `start` had none that was needed, or a wrong one."""
+        super().__init__(now, settings.media.start_timeout_s, **hooks)
         self.player: TwilioPlayer | None = None
         """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
         error 31924."""
-        self._policy, self._calls = policy, calls
+        self._calls, self._needs_token = calls, settings.twilio.require_token
+        self._check_token, self._on_bad_token = check_token, on_bad_token
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
@@ -141,11 +135,11 @@ class TwilioSession(Session[TwilioCounters]):
             return "media_format", UNSUPPORTED, reason
         if not start.tracks or not set(start.tracks) <= set(ROLES):
             return "tracks", UNSUPPORTED, f"tracks {list(dict.fromkeys(start.tracks))[:4]} are not supported"
-        if token is None and not self._policy.trusted:
-            self._policy.on_bad_token()
+        if token is None and self._needs_token:
+            self._on_bad_token()
             return "token", POLICY, "no mw_token parameter"
-        if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
-            self._policy.on_bad_token()
+        if token is not None and not self._check_token(token, start.call_sid, message.stream_sid):
+            self._on_bad_token()
             return "token", POLICY, "mw_token is not valid for this call"
         return None
 

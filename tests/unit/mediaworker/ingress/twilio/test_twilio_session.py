@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Detector
-from config import Endpointing
+from config import Endpointing, Settings
+from config.load import parse
 from lab.calls.recording_call import Desk, RecordedCall
 from lab.house import ROOT
 from mediaworker.calls.registry import CallRefused
@@ -30,7 +31,6 @@ from mediaworker.ingress.twilio.session import (
     LINGER_S,
     SILENT_S,
     STALL_S,
-    TwilioPolicy,
     TwilioSession,
 )
 
@@ -48,11 +48,15 @@ def cases(name):
 
 def new_session(desk=None, *, now=0.0, trusted=True, tokens=(), problems=None):
     desk = desk if desk is not None else Desk()
-    policy = TwilioPolicy(
-        start_timeout_s=5.0, trusted=trusted, check_token=lambda token, call, stream: (token, call) in tokens
-    )
+    settings = parse({"twilio": {"require_token": not trusted}})
     on_problem = (lambda what, detail: problems.append((what, detail))) if problems is not None else lambda *_: None
-    session = TwilioSession(policy, TwilioCalls(desk), now, on_problem=on_problem)
+    session = TwilioSession(
+        settings,
+        TwilioCalls(desk),
+        now,
+        check_token=lambda token, call, stream: (token, call) in tokens,
+        on_problem=on_problem,
+    )
     session.closes = []
     session.outbox.listen(lambda: None, session.closes.append)
     return session
@@ -684,10 +688,9 @@ def shared_desk():
     """A desk, and what opens a stream there: (streamSid, tracks, now, parameters)."""
     desk = Desk()
     calls = TwilioCalls(desk)
-    policy = TwilioPolicy(start_timeout_s=5.0, trusted=True, check_token=lambda *_: True)
 
     def opened(sid, tracks, now=0.0, **body):
-        session = TwilioSession(policy, calls, now)
+        session = TwilioSession(Settings(), calls, now, check_token=lambda *_: True)
         session.closes = []
         session.outbox.listen(lambda: None, session.closes.append)
         play(session, [start(sid=sid, tracks=list(tracks), **body)], now=now)
