@@ -1,8 +1,9 @@
 """The messages between the media process and the inference process, framed as in `config.framing`.
 
 Audio crosses once, as deltas in the codec's own bytes. A worker and an engine server on another machine exchange the
-same messages over TCP, after a greeting: `Hello` instead of `Configure`, answered with `Welcome` or `Refused`. Without
-certificates both prove first that they know the token (`asr.greeting`): `Hello`, `Challenge`, `Proof`, `Welcome`.
+same messages over TCP, after a greeting: `WorkerHello` instead of `Configure`, answered with `Welcome` or `Refused`.
+Without certificates both prove first that they know the token (`asr.greeting`): `WorkerHello`, `Challenge`, `Proof`,
+`Welcome`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Configure(FramedMessage, frozen=True):
     log_format: str
 
 
-class Hello(FramedMessage, frozen=True):
+class WorkerHello(FramedMessage, frozen=True, tag="hello"):
     """A worker's first message to an engine server. It has been shown no certificate that is not trusted."""
 
     version: int
@@ -172,7 +173,7 @@ class Pong(FramedMessage, frozen=True):
 
 
 class Welcome(FramedMessage, frozen=True):
-    """An engine server's answer to `Hello`. `EngineReady` follows when its engine is."""
+    """An engine server's answer to `WorkerHello`. `EngineReady` follows when its engine is."""
 
     version: int
     server: str
@@ -184,11 +185,11 @@ class Welcome(FramedMessage, frozen=True):
     proof: bytes = b""
     """Where there are no certificates: the server knows the token as well."""
     engines: int = 1
-    """Inference processes of the server. A worker has a connection for each, and says in `Hello` for which."""
+    """Inference processes of the server. A worker has a connection for each, and says in `WorkerHello` for which."""
 
 
 class Challenge(FramedMessage, frozen=True):
-    """An engine server's answer to the `Hello` of a worker without a certificate."""
+    """An engine server's answer to the `WorkerHello` of a worker without a certificate."""
 
     nonce: bytes
 
@@ -199,7 +200,7 @@ class Refused(FramedMessage, frozen=True):
     reason: str
 
 
-class Load(FramedMessage, frozen=True):
+class ServerLoad(FramedMessage, frozen=True, tag="load"):
     """How busy an engine server is: sent with its answers, and when something has changed."""
 
     legs: int = 0
@@ -277,32 +278,30 @@ def protocol(*, tls: bool) -> int:
 
 
 OfUtterance = Open | Append | PartialRequest | FinalRequest | Withdraw | Align | CloseUtterance
-ToEngine = Configure | Hello | Proof | Release | OfUtterance | Ping
+ToEngine = Configure | WorkerHello | Proof | Release | OfUtterance | Ping
 FromEngine = (
-    EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused | Load
-    | Draining | Challenge | LinkClosed | Answered | Usage
+    EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused
+    | ServerLoad | Draining | Challenge | LinkClosed | Answered | Usage
 )  # fmt: skip
 
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
     ToEngine, dec_hook=lambda kind, value: kind(value)
 )
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-
-
 _attach: msgspec.msgpack.Decoder[Attach] = msgspec.msgpack.Decoder(Attach)
 
 
-class _Version(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
-    """Of `Hello`, what every version of it has."""
+class _AnyHello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
+    """The part of `WorkerHello` that every version of it has."""
 
     version: int
 
 
-_version: msgspec.msgpack.Decoder[_Version] = msgspec.msgpack.Decoder(_Version)
+_version: msgspec.msgpack.Decoder[_AnyHello] = msgspec.msgpack.Decoder(_AnyHello)
 
 
 def decode_version(body: bytes) -> int:
-    """The protocol's version in a `Hello` of any version. Raises FrameError."""
+    """The protocol's version in a `WorkerHello` of any version. Raises FrameError."""
     return decode(_version, body).version
 
 

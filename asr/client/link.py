@@ -160,7 +160,7 @@ class RemoteLink(EngineLink):
     Args:
         asr: which engine is asked for, and how long the server may give no sign of life.
         worker: our name, for the server's log.
-        engine: see `messages.Hello`.
+        engine: see `messages.WorkerHello`.
         token: what both sides know where there is no TLS; empty with TLS.
     """
 
@@ -169,7 +169,7 @@ class RemoteLink(EngineLink):
 
     def __init__(self, asr: Asr, *, worker: str, engine: int, token: str) -> None:
         self._version = messages.protocol(tls=not token)
-        self._hello = messages.Hello(self._version, worker, greeting.nonce() if token else b"", engine)
+        self._hello = messages.WorkerHello(self._version, worker, greeting.nonce() if token else b"", engine)
         super().__init__(self._hello, hang_s=asr.server_timeout_s, start_s=asr.server_timeout_s)
         self.ends: tuple[Sequence[Any], Sequence[Any]] = (), ()
         """Both ends of the connection, ours first, as `getsockname` has them. Set before anything is received."""

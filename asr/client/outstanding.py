@@ -6,7 +6,7 @@ the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
 There, no further utterance is sent while a process holds `max_bytes` of earlier ones; workers that share an engine
-server have a share each (`Load.max_bytes`).
+server have a share each (`ServerLoad.max_bytes`).
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class EngineQueue(SendQueue):
                 self._work.on_hypothesis(self, message.hypothesis)
             case messages.Words():
                 self._work.on_alignment(self, message.alignment)
-            case messages.Load():
+            case messages.ServerLoad():
                 self.load = message
                 self.wake()
             case messages.Draining():

@@ -17,10 +17,10 @@ from asr.messages import (
     Append,
     CloseUtterance,
     FinalRequest,
-    Load,
     Open,
     PartialRequest,
     Release,
+    ServerLoad,
     ToEngine,
     Withdraw,
 )  # fmt: skip
@@ -138,7 +138,7 @@ class SendQueue:
         """It was working on utterances of other workers as well."""
         self.languages: Collection[str] = ()
         """That it can be asked for, if not every server has the same."""
-        self.load = Load()
+        self.load = ServerLoad()
         """Of an engine server that other workers use as well."""
         self.utterances: dict[str, PendingUtterance] = {}
         """Those that were placed here."""
@@ -229,7 +229,7 @@ class SendQueue:
         self._left.clear()
         self._begun_bytes = 0
         self.working, self.in_company, self.available, self.files = (), False, False, 0
-        self.load = Load()
+        self.load = ServerLoad()
         for pending in placed:
             pending.forget_process()
         return placed

@@ -50,7 +50,7 @@ class ServedLink:
         """Why nothing more is received or sent; empty while it is open."""
         self.legs: dict[str, None] = {}
         """Those that have their place here, by the worker's names, the one that has been silent for longest first."""
-        self.told = messages.Load()
+        self.told = messages.ServerLoad()
         """The load that the worker has last been sent."""
         self._frames: Frames | None = Frames()
         """None after an error."""
@@ -154,7 +154,7 @@ class ServedLinks:
                 link.send(messages.Pong())
             case messages.Release(stream=leg):
                 link.legs.pop(leg, None)
-            case messages.Configure() | messages.Hello() | messages.Proof():
+            case messages.Configure() | messages.WorkerHello() | messages.Proof():
                 raise ProtocolError("a greeting in the middle of a connection")
             case _ if link is self.parent:
                 self.inference.receive(message, now)
@@ -247,7 +247,7 @@ class ServedLinks:
 
     def _load(self, link: ServedLink, all: messages.Usage) -> None:
         files, share = all.files - self.inference.usage.files[link.source], self._max_bytes // len(self.links)
-        load = messages.Load(all.legs - len(link.legs), files, all.delay_ms, share)
+        load = messages.ServerLoad(all.legs - len(link.legs), files, all.delay_ms, share)
         if load != link.told:
             link.told = load
             link.send(load)

@@ -215,7 +215,7 @@ class EngineListener:
             self._refuse(peer, why, writer)
             return None
         hello = messages.decode_to_engine(first)
-        assert isinstance(hello, messages.Hello)
+        assert isinstance(hello, messages.WorkerHello)
         if (relay := self._engines.relay(hello.engine)) is None:
             why = f"it asks for engine {hello.engine}, and this server has {len(self._engines.servers)}"
             self._refuse(peer, why, writer)

@@ -144,9 +144,9 @@ class EngineServer:
 
     # -- to the workers ---------------------------------------------------------------------------------------------
 
-    def _load(self, link: Link) -> messages.Load | None:
+    def _load(self, link: Link) -> messages.ServerLoad | None:
         """If it is another one than the worker knows."""
-        load = messages.Load(self.legs - len(link.legs), 0, self._delay.ms(self._clock.now))
+        load = messages.ServerLoad(self.legs - len(link.legs), 0, self._delay.ms(self._clock.now))
         if load == link.told:
             return None
         link.told = load
@@ -164,7 +164,7 @@ class EngineServer:
             if out:
                 self._clock.after(self._network_s, self._deliver, out)
 
-    def _deliver(self, out: list[tuple[Link, list[Hypothesis], messages.Load | None]]) -> None:
+    def _deliver(self, out: list[tuple[Link, list[Hypothesis], messages.ServerLoad | None]]) -> None:
         """Also what a server had sent before it died."""
         for link, heard, load in out:
             if link.alive:

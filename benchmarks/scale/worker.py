@@ -31,7 +31,7 @@ class Link:
         self.name = worker.name
         self.legs: set[str] = set()
         """That have their place there, as the server knows it."""
-        self.told = messages.Load()
+        self.told = messages.ServerLoad()
 
 
 class Worker:
@@ -79,7 +79,7 @@ class Worker:
         self._due.pop(link, None)
         self.flush()
 
-    def receive(self, link: Link, heard: list[Hypothesis], load: messages.Load | None) -> None:
+    def receive(self, link: Link, heard: list[Hypothesis], load: messages.ServerLoad | None) -> None:
         if load is not None:
             link.queue.load = load
         for hypothesis in heard:

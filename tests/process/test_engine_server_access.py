@@ -32,10 +32,10 @@ from lab.worker.peers import command
 from mediaworker.service.engine import EngineService
 
 WORDS = " ".join(words(codes(PROMPT)))
-HELLO = messages.Hello(messages.PROTOCOL, "a peer")
+HELLO = messages.WorkerHello(messages.PROTOCOL, "a peer")
 """Behind TLS."""
 NONCE = bytes(range(NONCE_BYTES))
-KNOCK = framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer", NONCE))
+KNOCK = framing.encode(messages.WorkerHello(messages.TOKEN_PROTOCOL, "a peer", NONCE))
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,11 @@ async def test_who_does_not_know_the_token_is_told_nothing(server: Server, sent:
         (KNOCK, framing.encode(messages.Proof(bytes(32)))),
         (KNOCK, framing.encode(messages.Proof(b""))),
         (KNOCK, framing.encode(messages.Ping())),
-        (KNOCK, framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer", NONCE))),
-        (framing.encode(messages.Hello(messages.TOKEN_PROTOCOL, "a peer")), framing.encode(messages.Proof(bytes(32)))),
+        (KNOCK, framing.encode(messages.WorkerHello(messages.TOKEN_PROTOCOL, "a peer", NONCE))),
+        (
+            framing.encode(messages.WorkerHello(messages.TOKEN_PROTOCOL, "a peer")),
+            framing.encode(messages.Proof(bytes(32))),
+        ),
     ],
     ids=["another token", "no proof", "a ping", "again", "no nonce"],
 )
@@ -413,7 +416,7 @@ async def test_a_worker_that_makes_no_sense_is_cut_off_and_the_others_notice_not
         c.recognizer.keep_alive(True)
         await c.until(lambda: ready(c) == 1)
         for message, why in [
-            (messages.Hello(messages.PROTOCOL), "a greeting in the middle of a connection"),
+            (messages.WorkerHello(messages.PROTOCOL), "a greeting in the middle of a connection"),
             (b"\x00\x00\x00\x01\xc0", ""),
             (b"\xff\xff\xff\xff", "frame of 4294967295 bytes"),
         ]:

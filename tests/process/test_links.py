@@ -115,7 +115,7 @@ async def test_the_same_names_of_two_workers_are_told_apart() -> None:
 async def test_a_worker_that_makes_no_sense_loses_its_link_and_the_others_notice_nothing() -> None:
     async with process() as made:
         good = await made.attach()
-        for noise in (framing.encode(messages.Hello(1)), b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc0" * 1000):
+        for noise in (framing.encode(messages.WorkerHello(1)), b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc0" * 1000):
             bad = await made.attach()
             bad.say("leg/1")
             bad.writer.write(noise)

@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self, link: RemoteLink, token: str = TOKEN) -> None:
         (hello,) = sent(link)
-        assert isinstance(hello, messages.Hello) and (hello.worker, hello.engine) == ("w", 1)
+        assert isinstance(hello, messages.WorkerHello) and (hello.worker, hello.engine) == ("w", 1)
         assert hello.version == messages.TOKEN_PROTOCOL and len(hello.nonce) == greeting.NONCE_BYTES
         self.challenge = messages.Challenge(greeting.nonce())
         self.known = greeting.Greeting(token, hello.nonce, self.challenge.nonce, *ENDS)
@@ -127,7 +127,7 @@ def test_a_stranger_that_says_nothing_or_too_much_is_left() -> None:
 def test_behind_tls_the_first_message_is_the_hello_and_the_rest_follows_when_the_engine_is_ready() -> None:
     link = remote(token="")
     (hello,) = sent(link)
-    assert isinstance(hello, messages.Hello) and (hello.version, hello.nonce) == (messages.PROTOCOL, b"")
+    assert isinstance(hello, messages.WorkerHello) and (hello.version, hello.nonce) == (messages.PROTOCOL, b"")
     assert link.end() == (
         "the server has closed the connection without a word: it trusts neither certificate nor token"
     )

@@ -258,7 +258,7 @@ def test_a_new_server_is_given_its_share_and_not_all_who_begin_to_speak(servers:
         for name in names:
             placement.choose(leg(name))
         for queue in all_queues[:-1]:
-            queue.load = messages.Load(legs=(workers - 1) * legs)
+            queue.load = messages.ServerLoad(legs=(workers - 1) * legs)
         all_queues[-1].available = True
         for name in names:
             placement.choose(leg(name))
@@ -275,9 +275,9 @@ def test_files_go_where_there_are_fewest_of_them_and_to_nobody_while_nobody_is_r
     assert placement.choose(file) is two[1]
     two[0].files, two[0].legs = 0, 5
     assert placement.choose(file) is two[1], "the one with fewer calls"
-    two[1].load = messages.Load(files=3)
+    two[1].load = messages.ServerLoad(files=3)
     assert placement.choose(file) is two[0], "those of other workers count"
-    two[1].load = messages.Load()
+    two[1].load = messages.ServerLoad()
     two[0].available = two[1].available = False
     assert placement.choose(file) is None and placement.choose(leg("a")) is None
     assert two[1].legs == 0

@@ -414,7 +414,7 @@ def test_noise_is_refused_and_no_more_is_kept_of_it(noise: list[bytes]) -> None:
             [WORDS, messages.Align("u", 1, "", "en", 0), messages.FinalRequest("u", 2, 0, False)],
             "a request for a text after the last final was taken",
         ),
-        ([messages.Hello(1)], "a greeting in the middle of a connection"),
+        ([messages.WorkerHello(1)], "a greeting in the middle of a connection"),
         ([messages.Configure("e", Asr(), Qwen(), "info", "json")], "a greeting in the middle of a connection"),
         (
             [messages.Open(Utterance(str(number), "PCMU")) for number in range(MAX_UTTERANCES + 1)],
@@ -490,12 +490,12 @@ def test_each_worker_is_told_what_the_others_have_here() -> None:
         taken(link)
     server.links.tell(100.0)
     room = (1 << 20) // 2
-    assert taken(a) == [messages.Load(max_bytes=room)] and taken(b) == [messages.Load(1, 1, 0, room)]
+    assert taken(a) == [messages.ServerLoad(max_bytes=room)] and taken(b) == [messages.ServerLoad(1, 1, 0, room)]
     server.links.tell(102.0)
     assert taken(a) == taken(b) == [], "nothing has changed"
     server.receive(a, messages.Release("leg"), messages.Release("nobody"))
     server.links.tell(104.0)
-    assert taken(b) == [messages.Load(0, 1, 0, room)]
+    assert taken(b) == [messages.ServerLoad(0, 1, 0, room)]
 
 
 def test_the_times_of_traced_finals_are_told() -> None:
