@@ -5,8 +5,9 @@ No I/O; time is an argument, in seconds of one monotonic clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+
+from asr.client.link import EngineLink
 
 FAILURES = 3
 """How many utterances in a row without a text are the engine's fault and not that of an utterance."""
@@ -44,90 +45,55 @@ class FinalOutcomes:
         return f"the last {self._failures} utterances were not recognised: {self._error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How an engine server's life ended that nobody had asked to end."""
-
-    answered: bool
-    """It had answered a request."""
-    ready_s: float | None
-    """When it had become ready."""
-    now_s: float
-    blamed: bool
-    """It was working on utterances that are still open."""
-    hung: bool
-    unusable: bool
-    """It has said that the next one will not get ready either."""
-
-
-class RestartPolicy(Protocol):
+class RestartPolicy(ABC):
     """When to begin again after a death, and when a server counts as failed. It is still tried again then."""
 
-    @property
-    def failed(self) -> str:
-        """Why it counts as failed, behind the reason of the last death; empty: it does not."""
+    def __init__(self) -> None:
+        self.on_retirement()
 
-    @property
-    def backoff_s(self) -> float:
+    def on_retirement(self) -> None:
+        """It ended because it was asked to, or begins anew."""
+        self.deaths = 0.0
+        """In a row."""
+        self.failed = ""
+        """Why it counts as failed, behind the reason of the last death; empty: it does not."""
+        self.backoff_s = 0.0
         """How long to wait before it is begun again."""
 
-    def on_death(self, death: Death) -> None: ...
+    @abstractmethod
+    def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
+        """Its life of this link has ended, and nobody had asked it to. `blamed`: it was working on utterances that are
+        still open."""
 
-    def on_retirement(self) -> None:
-        """It ended because it was asked to."""
 
+class ProcessRestarts(RestartPolicy):
+    """The policy for a process of this machine, of which the deaths in a row count."""
 
-class ProcessRestarts:
-    """Of a process of this machine: counts its deaths in a row."""
-
-    def __init__(self) -> None:
-        self.deaths = 0.0
-
-    def on_retirement(self) -> None:
-        self.deaths = 0.0
-
-    def on_death(self, death: Death) -> None:
-        lived_s = death.now_s - death.ready_s if death.ready_s is not None else 0.0
-        before = 0.0 if death.answered or lived_s >= GOOD_LIFE_S else self.deaths
-        self.deaths = before + (0.5 if death.blamed else 1.0)
+    def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
+        lived_s = now_s - link.ready_s if link.ready_s is not None else 0.0
+        before = 0.0 if link.answered or lived_s >= GOOD_LIFE_S else self.deaths
+        self.deaths = before + (0.5 if blamed else 1.0)
         # Callers have waited long enough for a process that hangs while it starts.
-        if death.unusable or (death.hung and death.ready_s is None):
+        if link.unusable or (link.hung and link.ready_s is None):
             self.deaths = max(self.deaths, FAILED_AFTER)
-
-    @property
-    def failed(self) -> str:
-        return f"{self.deaths:g} times in a row" if self.deaths >= FAILED_AFTER else ""
-
-    @property
-    def backoff_s(self) -> float:
-        """There is no wait after the first death: a caller is waiting."""
-        return 0.0 if self.deaths <= 1 else min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (self.deaths - 2))
+        self.failed = f"{self.deaths:g} times in a row" if self.deaths >= FAILED_AFTER else ""
+        # There is no wait after the first death: a caller is waiting.
+        self.backoff_s = 0.0 if self.deaths <= 1 else min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (self.deaths - 2))
 
 
-class Reconnects:
-    """Of a server elsewhere: it may be restarted, or cut off for a while, and callers can wait for that."""
+class Reconnects(RestartPolicy):
+    """The policy for a server elsewhere: it may be restarted, or cut off for a while, and callers can wait for that."""
 
-    def __init__(self) -> None:
-        self._attempts = 0
+    def on_retirement(self) -> None:
+        super().on_retirement()
         self._first_s: float | None = None
         """When the first death was since it was ready."""
-        self._failed = ""
 
-    def on_retirement(self) -> None:
-        self._attempts, self._first_s, self._failed = 0, None, ""
-
-    def on_death(self, death: Death) -> None:
-        if death.ready_s is not None:
+    def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
+        if link.ready_s is not None:
             self.on_retirement()
-        self._attempts += 1
-        self._first_s = death.now_s if self._first_s is None else self._first_s
-        away_s = death.now_s - self._first_s
-        self._failed = f"for {away_s:.0f} s" if death.unusable or away_s >= AWAY_S else ""
-
-    @property
-    def failed(self) -> str:
-        return self._failed
-
-    @property
-    def backoff_s(self) -> float:
-        return min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** (self._attempts - 1)) if self._attempts else 0.0
+        self.deaths += 1
+        self._first_s = now_s if self._first_s is None else self._first_s
+        away_s = now_s - self._first_s
+        self.failed = f"for {away_s:.0f} s" if link.unusable or away_s >= AWAY_S else ""
+        self.backoff_s = min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** (self.deaths - 1))

@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from asr import messages
-from asr.client.engine_health import Death, RestartPolicy
+from asr.client.engine_health import RestartPolicy
 from asr.client.link import EngineLink
 from asr.counters import RecognizerCounters
 from asr.engines.interface import described
@@ -234,8 +234,7 @@ class EngineServer(ABC):
 
     def _on_death(self, link: EngineLink, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        hung, unusable = link.hung is not None, link.unusable is not None
-        self._restarts.on_death(Death(link.answered, link.ready_s, now_s, self.user.to_blame, hung, unusable))
+        self._restarts.on_death(link, now_s, blamed=self.user.to_blame)
         if link.had_engine:
             if link.ready_s is not None or reason != self.last_end:
                 log.error("engine lost", server=self.name, reason=reason, open_utterances=self.user.open_utterances)

@@ -238,7 +238,7 @@ class Inference:
         return out
 
     def _dropped(self) -> list[FromEngine]:
-        shed, exhausted = self.scheduler.counters.shed, self.oom_backoff.exhausted
+        shed, exhausted = self.scheduler.shed_partials, self.oom_backoff.exhausted
         if (shed, exhausted) == (self._shed, self._exhausted):
             return []
         out = messages.Dropped(shed - self._shed, exhausted - self._exhausted)

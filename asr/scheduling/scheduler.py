@@ -27,18 +27,6 @@ from asr.scheduling.request import Lane, Request
 
 
 @dataclass(slots=True)
-class SchedulerCounters:
-    submitted: int = 0
-    finished: int = 0
-    replaced: int = 0
-    """Requests that a newer revision made pointless before they were served."""
-    cancelled: int = 0
-    shed: int = 0
-    stale: int = 0
-    """Requests that arrived with an older revision than the utterance has already asked for."""
-
-
-@dataclass(slots=True)
 class _Queue:
     """What one source waits for in one lane of calls."""
 
@@ -53,7 +41,7 @@ class Scheduler:
 
     def __init__(self, *, max_partials: int = 256) -> None:
         assert max_partials > 0
-        self.counters = SchedulerCounters()
+        self.shed_partials = 0
         self._max_partials = max_partials
         self._newest: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, Request]] = {}
@@ -89,17 +77,13 @@ class Scheduler:
         """Queue a request. False when it is stale: the utterance has asked for something newer already."""
         name = request.utterance_id
         if request.revision <= self._newest.get(name, -1):
-            self.counters.stale += 1
             return False
-        self.counters.submitted += 1
         self._newest[name] = request.revision
         taken = self._taken.pop(name, None)
         _, old = self._waiting.get(name, (0, taken))
         same = old is not None and old.lane is request.lane
-        if old is not None:
-            self.counters.replaced += 1
-            if same:
-                request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
+        if old is not None and same:
+            request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
         assert old is None or (old.stream, old.synchronous) == (request.stream, request.synchronous)
         if not same or request.lane is not Lane.BATCH:
             self._remove(name)
@@ -138,19 +122,18 @@ class Scheduler:
         """A partial that was taken gets no answer; nothing happens if it has been superseded since."""
         if self._taken.get(request.utterance_id) is request:
             del self._taken[request.utterance_id]
-            self.counters.shed += 1
+            self.shed_partials += 1
 
     def withdraw(self, utterance_id: str) -> None:
         """Nobody wants the answer to the newest request any more; the utterance goes on."""
-        old = self._remove(utterance_id) or self._taken.pop(utterance_id, None)
-        self.counters.cancelled += old is not None
+        self._remove(utterance_id)
+        self._taken.pop(utterance_id, None)
 
     def finish(self, request: Request) -> bool:
         """The engine has an answer. False: it is stale, throw it away."""
         if self._taken.get(request.utterance_id) is not request:
             return False
         del self._taken[request.utterance_id]
-        self.counters.finished += 1
         return True
 
     def forget(self, utterance_id: str) -> None:
@@ -237,7 +220,7 @@ class Scheduler:
             most = max(waiting, key=waiting.__getitem__)
             queue = next(queues[most] for queues in lanes if most in queues)
             self._remove(next(iter(queue.oldest)))
-            self.counters.shed += 1
+            self.shed_partials += 1
 
     # -- batch ------------------------------------------------------------------------------------------------------
 

@@ -64,5 +64,5 @@ def test_partials_that_wait_are_bounded_by_the_batch() -> None:
         inference = Inference(made)
         for number in range(most + 9):
             inference.scheduler.submit(Request(str(number), 1, Lane.PARTIAL, False, 0, 0.0))
-        assert inference.scheduler.counters.shed == 9
+        assert inference.scheduler.shed_partials == 9
     assert engine_module.Shape().captured_positions == 2048

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asr import messages
 from asr.client.engine_health import (
     AWAY_S,
     BACKOFF_MAX_S,
@@ -10,11 +11,11 @@ from asr.client.engine_health import (
     GOOD_LIFE_S,
     HOLD_S,
     RECONNECT_MAX_S,
-    Death,
     FinalOutcomes,
     ProcessRestarts,
     Reconnects,
 )
+from asr.client.link import EngineLink
 
 
 def test_some_failures_in_a_row_are_trouble_for_a_while() -> None:
@@ -31,8 +32,17 @@ def test_some_failures_in_a_row_are_trouble_for_a_while() -> None:
     assert outcomes.trouble(last_s) is None, "the count has begun anew"
 
 
+def ended(
+    *, ready_s: float | None = None, answered: bool = False, hung: bool = False, unusable: bool = False
+) -> EngineLink:
+    link = EngineLink(messages.Ping(), hang_s=1.0, start_s=1.0)
+    link.ready_s, link.answered = ready_s, answered
+    link.hung, link.unusable = "it hung" if hung else None, "no weights" if unusable else None
+    return link
+
+
 def die(policy: ProcessRestarts, *, answered: bool = False, lived_s: float = 0.0, blamed: bool = False) -> float:
-    policy.on_death(Death(answered, 100.0 if lived_s else None, 100.0 + lived_s, blamed, hung=False, unusable=False))
+    policy.on_death(ended(ready_s=100.0 if lived_s else None, answered=answered), 100.0 + lived_s, blamed=blamed)
     return policy.deaths
 
 
@@ -63,15 +73,15 @@ def test_an_answer_or_a_good_life_begins_the_count_anew() -> None:
 def test_a_death_over_an_utterance_counts_half_and_a_hopeless_one_for_all() -> None:
     policy = ProcessRestarts()
     assert [die(policy, blamed=True) for _ in range(3)] == [0.5, 1.0, 1.5]
-    policy.on_death(Death(False, None, 0.0, False, hung=False, unusable=True))
+    policy.on_death(ended(unusable=True), 0.0, blamed=False)
     assert policy.deaths == FAILED_AFTER and policy.failed
-    policy.on_death(Death(False, None, 0.0, False, hung=True, unusable=False))
-    policy.on_death(Death(False, 0.0, 1.0, False, hung=True, unusable=False))
+    policy.on_death(ended(hung=True), 0.0, blamed=False)
+    policy.on_death(ended(ready_s=0.0, hung=True), 1.0, blamed=False)
     assert policy.deaths == FAILED_AFTER + 2
 
 
 def lose(policy: Reconnects, now_s: float, *, ready: bool = False, unusable: bool = False) -> float:
-    policy.on_death(Death(False, 0.0 if ready else None, now_s, False, hung=False, unusable=unusable))
+    policy.on_death(ended(ready_s=0.0 if ready else None, unusable=unusable), now_s, blamed=False)
     return policy.backoff_s
 
 

@@ -54,7 +54,9 @@ class Failing(EngineServer):
 
 
 class AtOnce(ProcessRestarts):
-    backoff_s = 0.0
+    def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
+        super().on_death(link, now_s, blamed=blamed)
+        self.backoff_s = 0.0
 
 
 async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:

@@ -246,4 +246,4 @@ def test_partials_that_wait_are_as_many_as_eight_steps_take_and_at_least_256() -
         for number in range(most + 1):
             opened(inference, str(number))
             inference.receive(messages.PartialRequest(str(number), 1, 8), 0.0)
-        assert (len(inference.scheduler), inference.scheduler.counters.shed) == (most, 1)
+        assert (len(inference.scheduler), inference.scheduler.shed_partials) == (most, 1)

@@ -80,7 +80,7 @@ def test_what_is_withdrawn_is_not_served_and_the_utterance_goes_on() -> None:
     for name in ("waits", "served", "nobody"):
         scheduler.withdraw(name)
     scheduler.put_back(served)
-    assert not scheduler.finish(served) and scheduler.counters.cancelled == 2
+    assert not scheduler.finish(served)
     assert not scheduler.pending("waits") and not scheduler.submit(ask("waits", 1, Lane.PARTIAL))
     assert scheduler.submit(ask("waits", 2, Lane.PARTIAL))
 
@@ -91,7 +91,6 @@ def test_newer_partial_replaces_the_queued_one_and_keeps_its_place() -> None:
     scheduler.submit(ask("b", 1, Lane.PARTIAL, 2.0))
     scheduler.submit(ask("a", 2, Lane.PARTIAL, 3.0))
     assert order(scheduler) == [("a", 2), ("b", 1)]
-    assert scheduler.counters.replaced == 1
 
 
 def test_a_final_replaces_the_partial_of_its_utterance() -> None:
@@ -117,7 +116,7 @@ def test_answer_dies_when_the_utterance_is_forgotten_while_served() -> None:
     (taken,) = scheduler.take()
     scheduler.forget("a")
     assert not scheduler.finish(taken)
-    assert len(scheduler) == 0 and scheduler.counters.cancelled == 1
+    assert len(scheduler) == 0
 
 
 def test_older_revision_is_refused() -> None:
@@ -126,7 +125,6 @@ def test_older_revision_is_refused() -> None:
     assert not scheduler.submit(ask("a", 5, Lane.FINAL))
     assert not scheduler.submit(ask("a", 4, Lane.PARTIAL))
     assert order(scheduler) == [("a", 5)]
-    assert scheduler.counters.stale == 2
 
 
 def test_a_forgotten_id_may_start_again_from_one() -> None:
@@ -221,7 +219,7 @@ def test_overload_sheds_refreshes_first_and_the_oldest_of_them() -> None:
         scheduler.submit(ask(f"final {index}", 1, Lane.FINAL, index))
     served = [name for name, _ in order(scheduler)]
     assert served == [f"final {index}" for index in range(10)] + ["first", "refresh 3", "refresh 2"]
-    assert scheduler.counters.shed == 2
+    assert scheduler.shed_partials == 2
 
 
 def test_a_file_that_is_asked_about_again_keeps_its_place() -> None:
@@ -344,4 +342,4 @@ def test_overload_takes_partials_of_the_worker_that_has_most_of_them() -> None:
         scheduler.submit(replace(ask(f"many {index}", 1, lane, float(index)), source="1"))
     served = {name for name, _ in order(scheduler)}
     assert served == {"few 0", "few 1", "many 16", "many 17", "many 18", "many 19"}
-    assert scheduler.counters.shed == 16
+    assert scheduler.shed_partials == 16
