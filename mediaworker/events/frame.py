@@ -7,9 +7,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from mediaworker.events.schema import BODIES, VERSION, Event, EventBody, EventError, type_of
 
@@ -17,18 +18,13 @@ from mediaworker.events.schema import BODIES, VERSION, Event, EventBody, EventEr
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that every frame has."""
 
-    v: Literal[1]
-    """Version of this schema."""
-    cursor: str
-    """`<store id>:<row id>`: resume after this event with `after=`."""
+    v: Annotated[Literal[1], Meta(description="Version of this schema")]
+    cursor: Annotated[str, Meta(description="`<store id>:<row id>`: resume after this event with `after=`")]
     call_id: str | None
     """null for what concerns the worker or the connection, but for `call.erased`."""
-    seq: int
-    """Counts the call's durable events from 1; others carry the last value."""
-    at_ms: int
-    """Milliseconds since the call started; 0 without a call."""
-    time: str
-    """When it was said, RFC 3339, UTC."""
+    seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
+    at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
+    time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
     stored: bool = True
     """false: a durable event that was not on the disk when it was sent, because the disk is full or broken. It is
     stored as soon as there is room; a kill before that loses it. Absent is true."""

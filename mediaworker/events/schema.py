@@ -37,12 +37,9 @@ class EventBody(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type
 class LegInfo(msgspec.Struct, frozen=True):
     leg: LegName
     role: RoleName
-    label: str
-    """What the signalling calls the leg (SIPREC label, SDP label)."""
-    name: str
-    """Who speaks, for display."""
-    codec: str
-    """RTP encoding name: `PCMU`, `PCMA`, `G722`, `opus`, `L16`."""
+    label: Annotated[str, Meta(description="What the signalling calls the leg (SIPREC label, SDP label)")]
+    name: Annotated[str, Meta(description="Who speaks, for display")]
+    codec: Annotated[str, Meta(description="RTP encoding name: `PCMU`, `PCMA`, `G722`, `opus`, `L16`")]
 
 
 class LegMedia(msgspec.Struct, frozen=True):
@@ -52,8 +49,7 @@ class LegMedia(msgspec.Struct, frozen=True):
     packets: int
     lost: int
     late: int
-    jitter_ms: float
-    """Interarrival jitter, RFC 3550 appendix A.8."""
+    jitter_ms: Annotated[float, Meta(description="Interarrival jitter, RFC 3550 appendix A.8")]
 
 
 class Word(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,8 +62,7 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
 class Redaction(msgspec.Struct, frozen=True):
     """Something that was said is not in the text; in its place stands `[kind]`."""
 
-    kind: str
-    """`card`, `digits`, or the name of a pattern of the configuration."""
+    kind: Annotated[str, Meta(description="`card`, `digits`, or the name of a pattern of the configuration")]
     start_ms: CallMillis
     end_ms: CallMillis
 
@@ -75,21 +70,14 @@ class Redaction(msgspec.Struct, frozen=True):
 class CallStarted(EventBody, frozen=True, tag="call.started"):
     """A call's first event."""
 
-    source: str
-    """`sip`, `siprec`, `twilio`, `audiosocket`, `asterisk-ws`, `websocket`."""
-    direction: str
-    """`inbound` or `outbound`, as the worker's peer sees it."""
-    from_: str = msgspec.field(name="from")
-    """The calling number or URI."""
-    to: str
-    """The called number or URI."""
-    external_id: str
-    """SIP Call-ID, Twilio CallSid."""
+    source: Annotated[str, Meta(description="`sip`, `siprec`, `twilio`, `audiosocket`, `asterisk-ws`, `websocket`")]
+    direction: Annotated[str, Meta(description="`inbound` or `outbound`, as the worker's peer sees it")]
+    from_: Annotated[str, Meta(description="The calling number or URI")] = msgspec.field(name="from")
+    to: Annotated[str, Meta(description="The called number or URI")]
+    external_id: Annotated[str, Meta(description="SIP Call-ID, Twilio CallSid")]
     legs: list[LegInfo]
-    custom: dict[str, str]
-    """Twilio parameters, SIP headers."""
-    account: str = ""
-    """The SIP account or user that the call comes by; empty for others."""
+    custom: Annotated[dict[str, str], Meta(description="Twilio parameters, SIP headers")]
+    account: Annotated[str, Meta(description="The SIP account or user that the call comes by; empty for others")] = ""
 
 
 class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
@@ -131,8 +119,7 @@ class SpeechEnded(EventBody, frozen=True, tag="speech.ended"):
     leg: LegName
     utterance_id: UtteranceId
     end_ms: CallMillis
-    crosstalk: str = ""
-    """The leg whose sound this was; its final is empty."""
+    crosstalk: Annotated[str, Meta(description="The leg whose sound this was; its final is empty")] = ""
 
 
 class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
@@ -143,16 +130,14 @@ class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
     leg: LegName
     role: RoleName
     utterance_id: UtteranceId
-    revision: int
-    """Increases within an utterance."""
+    revision: Annotated[int, Meta(description="Increases within an utterance")]
     start_ms: CallMillis
     end_ms: CallMillis
     text: Text
     stable_chars: int
     """So many leading code points, to the end of a word, stand in the partial before as well; the final may still
     change words among them, so nothing of a partial may be stored."""
-    language: str
-    """ISO 639-1 code (639-3 where there is none), empty when unknown."""
+    language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
     name: SpeakerName = ""
 
 
@@ -162,21 +147,16 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     leg: LegName
     role: RoleName
     utterance_id: UtteranceId
-    revision: int
-    """Above that of every partial of the utterance."""
+    revision: Annotated[int, Meta(description="Above that of every partial of the utterance")]
     start_ms: CallMillis
     end_ms: CallMillis
     text: Text
     stable_chars: int
-    language: str
-    """ISO 639-1 code (639-3 where there is none), empty when unknown."""
-    lost_ms: int
-    """Audio that was sent and did not come in time, by numbers or positions."""
-    latency_ms: int
-    """From the true end of speech to this event."""
+    language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
+    lost_ms: Annotated[int, Meta(description="Audio that was sent and did not come in time, by numbers or positions")]
+    latency_ms: Annotated[int, Meta(description="From the true end of speech to this event")]
     reason: SpeechReason
-    error: str | None = None
-    """Why there is no text, with reason `failed`."""
+    error: Annotated[str | None, Meta(description="Why there is no text, with reason `failed`")] = None
     redactions: list[Redaction] = []
     """What is not in the text, once a kind; the times are the utterance's."""
     crosstalk: str = ""
@@ -189,18 +169,14 @@ class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):
 
     utterance_id: UtteranceId
     words: list[Word]
-    redactions: list[Redaction] = []
-    """What is not among the words, and when it was said."""
+    redactions: Annotated[list[Redaction], Meta(description="What is not among the words, and when it was said")] = []
 
 
 class Dtmf(EventBody, frozen=True, tag="dtmf"):
     leg: LegName
-    digit: str
-    """0-9 * # A-D; `X` when it is masked."""
-    duration_ms: int
-    """0 when the peer did not say."""
-    masked: bool = False
-    """The digit is not shown, by configuration."""
+    digit: Annotated[str, Meta(description="0-9 * # A-D; `X` when it is masked")]
+    duration_ms: Annotated[int, Meta(description="0 when the peer did not say")]
+    masked: Annotated[bool, Meta(description="The digit is not shown, by configuration")] = False
 
 
 PlayedMillis = Annotated[int, Meta(description="How much of this playback has been played, in milliseconds")]
@@ -210,15 +186,13 @@ class PlaybackStarted(EventBody, frozen=True, tag="playback.started"):
     """Sound is played to a leg that heard none before. Exactly one `playback.ended` follows, unless the call ends."""
 
     leg: LegName
-    mark: str
-    """The name of the first sound's end."""
+    mark: Annotated[str, Meta(description="The name of the first sound's end")]
     position_ms: PlayedMillis
 
 
 class PlaybackMarked(EventBody, frozen=True, tag="playback.marked"):
     leg: LegName
-    mark: str
-    """The name that the sound's end was given."""
+    mark: Annotated[str, Meta(description="The name that the sound's end was given")]
     position_ms: PlayedMillis
 
 
@@ -236,43 +210,34 @@ class Alert(EventBody, frozen=True, tag="alert"):
     """A rule matched a final; or it has been silent, or loud on both sides, for too long."""
 
     rule: str
-    leg: str
-    """Who said it, is silent, or talks over the other; empty: the whole call."""
-    utterance_id: str
-    """Of the final; empty for silence and over-talk."""
+    leg: Annotated[str, Meta(description="Who said it, is silent, or talks over the other; empty: the whole call")]
+    utterance_id: Annotated[str, Meta(description="Of the final; empty for silence and over-talk")]
     text: str
     """Of the final, redacted as there, or of all finals of a turn that the match lies in; empty for silence and
     over-talk."""
     start_ms: CallMillis
     end_ms: CallMillis
-    severity: str
-    """`info`, `warning` or `critical`."""
-    match: str = ""
-    """The words that matched."""
+    severity: Annotated[str, Meta(description="`info`, `warning` or `critical`")]
+    match: Annotated[str, Meta(description="The words that matched")] = ""
 
 
 class AudioSuspect(EventBody, frozen=True, tag="audio.suspect"):
     """A leg's audio is most likely not in the format that its sender declared. Told once a leg, and nothing changes."""
 
     leg: LegName
-    why: Literal["format", "rate", "level"]
-    """What seems wrong."""
-    detail: str
-    """A sentence: what was declared, and what the audio looks like."""
+    why: Annotated[Literal["format", "rate", "level"], Meta(description="What seems wrong")]
+    detail: Annotated[str, Meta(description="A sentence: what was declared, and what the audio looks like")]
 
 
 class Metrics(EventBody, frozen=True, tag="metrics"):
     """Who talked how long: from time to time while the call runs, and once, durably, before its end."""
 
-    talk_ms: dict[str, int]
-    """By leg."""
+    talk_ms: Annotated[dict[str, int], Meta(description="By leg")]
     overtalk_ms: Millis
     silence_ms: Millis
     hold_ms: Millis
-    talk_ratio: dict[str, float]
-    """By leg: its share of all talking."""
-    durable: bool = False
-    """The call's totals: stored, sent once before `call.ended`."""
+    talk_ratio: Annotated[dict[str, float], Meta(description="By leg: its share of all talking")]
+    durable: Annotated[bool, Meta(description="The call's totals: stored, sent once before `call.ended`")] = False
 
 
 class CallEnded(EventBody, frozen=True, tag="call.ended"):
@@ -289,20 +254,16 @@ class CallErased(EventBody, frozen=True, tag="call.erased"):
     """Somebody has had an ended call erased. `call_id` names it, but the event is the worker's: it has the worker's
     `seq`, comes to subscribers of all calls, and stays."""
 
-    by: str
-    """The name of the API key; `loopback` or `page` without keys."""
+    by: Annotated[str, Meta(description="The name of the API key; `loopback` or `page` without keys")]
 
 
 class EngineState(EventBody, frozen=True, tag="engine.state"):
     """The recognition engine's state; belongs to no call (`call_id` null)."""
 
     state: EngineStatus
-    engine: str = ""
-    """The engine's name, once it is known."""
-    detail: str = ""
-    """Why, when it failed."""
-    device: str = ""
-    """Where it computes, when it is ready: `cpu`, `cuda`, `cuda:1`."""
+    engine: Annotated[str, Meta(description="The engine's name, once it is known")] = ""
+    detail: Annotated[str, Meta(description="Why, when it failed")] = ""
+    device: Annotated[str, Meta(description="Where it computes, when it is ready: `cpu`, `cuda`, `cuda:1`")] = ""
 
 
 class Lagged(EventBody, frozen=True, tag="lagged"):
@@ -327,8 +288,7 @@ class LastSaid(msgspec.Struct, frozen=True):
     leg: LegName
     role: RoleName
     start_ms: CallMillis
-    text: str
-    """Of its final, redacted as there; never empty."""
+    text: Annotated[str, Meta(description="Of its final, redacted as there; never empty")]
 
 
 SEVERITIES = ("info", "warning", "critical")
@@ -340,8 +300,7 @@ class WorstAlert(msgspec.Struct, frozen=True):
 
     rule: str
     severity: str
-    count: int = 1
-    """All alerts of the call, this one included."""
+    count: Annotated[int, Meta(description="All alerts of the call, this one included")] = 1
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,28 +313,19 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     from_: str = msgspec.field(name="from")
     to: str
     external_id: str
-    account: str = ""
-    """Of `call.started`."""
+    account: Annotated[str, Meta(description="Of `call.started`")] = ""
     legs: list[LegInfo]
     custom: dict[str, str]
-    started_at: str
-    """RFC 3339."""
+    started_at: Annotated[str, Meta(description="RFC 3339")]
     ended_at: str | None = None
     duration_ms: int | None = None
-    reason: str | None = None
-    """Of `call.ended`."""
-    held: list[str] = []
-    """Legs on hold."""
-    speaking: list[Speech] = []
-    """Speech that has no final yet."""
-    said: LastSaid | None = None
-    """What was said last, of all legs."""
-    alert: WorstAlert | None = None
-    """The worst of its alerts so far, and their number."""
-    seq: int
-    """Of the latest durable event in this record."""
-    at_ms: int
-    """The latest call time in this record."""
+    reason: Annotated[str | None, Meta(description="Of `call.ended`")] = None
+    held: Annotated[list[str], Meta(description="Legs on hold")] = []
+    speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
+    said: Annotated[LastSaid | None, Meta(description="What was said last, of all legs")] = None
+    alert: Annotated[WorstAlert | None, Meta(description="The worst of its alerts so far, and their number")] = None
+    seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
+    at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 
 
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -390,8 +340,7 @@ class Hello(EventBody, frozen=True, tag="hello"):
 
     DURABLE: ClassVar[bool] = False
 
-    server: str
-    """`mediaworker/<version>`."""
+    server: Annotated[str, Meta(description="`mediaworker/<version>`")]
     engine: EngineInfo
     calls: list[CallRecord]
 

@@ -15,6 +15,7 @@ from config.settings import Settings
 from lab.house import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
+import events_schema  # noqa: E402
 import gen_docs  # noqa: E402
 
 # A text that leans on its neighbour, or has no subject.
@@ -23,7 +24,7 @@ LEANING = re.compile(r"(Of|As|And|Also|Beyond|Likewise|It|They|The same|This too
 
 def texts(kind: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, str]]:
     """(key, text) of every setting that is no section."""
-    notes, hints = gen_docs._notes(kind), typing.get_type_hints(kind, include_extras=True)
+    notes, hints = events_schema.field_notes(kind), typing.get_type_hints(kind, include_extras=True)
     for field in msgspec.structs.fields(kind):
         nested = gen_docs._nested(hints[field.name])
         if nested is None:
