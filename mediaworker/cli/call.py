@@ -1,4 +1,9 @@
-"""`mediaworker call`: a test phone that places a SIP call to any SIP peer, plays a file into it, and hangs up."""
+"""`mediaworker call`: a test phone that places a SIP call to any SIP peer, plays a file into it, and hangs up.
+
+Places a SIP call, plays a file into it in real time, and hangs up.
+
+Exit code: 0 played, 1 refused, broken off or not answered, 2 wrong arguments.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +31,6 @@ _PLACE = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?", re.I
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Places a SIP call, plays a file into it in real time, and hangs up."
-    parser.epilog = "Exit code: 0 played, 1 refused, broken off or not answered, 2 wrong arguments."
     parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
     parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722", "OPUS"], default="PCMU")

@@ -1,4 +1,8 @@
-"""`mediaworker completion`: a script with which a shell completes commands, actions and options."""
+"""`mediaworker completion`: a script with which a shell completes commands, actions and options.
+
+bash: eval "$(mediaworker completion bash)" in ~/.bashrc; zsh: eval "$(mediaworker completion zsh)" in ~/.zshrc; fish:
+mediaworker completion fish > ~/.config/fish/completions/mediaworker.fish
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,6 @@ from collections.abc import Mapping
 from mediaworker.cli.bench import is_checkout
 
 SHELLS = ("bash", "zsh", "fish")
-HOW = (
-    'bash: eval "$(mediaworker completion bash)" in ~/.bashrc; zsh: eval "$(mediaworker completion zsh)" in ~/.zshrc; '
-    "fish: mediaworker completion fish > ~/.config/fish/completions/mediaworker.fish"
-)
 
 _BASH = """\
 _mediaworker() {{
@@ -34,7 +34,6 @@ _ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && b
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = HOW
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 

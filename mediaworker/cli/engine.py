@@ -1,4 +1,7 @@
-"""`mediaworker engine`: an engine server that workers on this and other machines share, until SIGTERM or Ctrl-C."""
+"""`mediaworker engine`: an engine server that workers on this and other machines share, until SIGTERM or Ctrl-C.
+
+Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,12 @@ from config import Settings, load
 from config.child_process import forbid_tracing
 from config.load import checked
 from mediaworker.cli.serve import served
-from mediaworker.cli.terminal.parser import STOPPED, add_config
+from mediaworker.cli.terminal.parser import add_config
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:9095"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = STOPPED
     add_config(parser)
     listen = f"as asr.listen in the configuration (default: {DEFAULT_LISTEN})"
     parser.add_argument("--listen", metavar="ADDRESS", help=listen)

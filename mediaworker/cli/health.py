@@ -1,4 +1,7 @@
-"""`mediaworker health`: whether the worker on this machine answers; for container and service health checks."""
+"""`mediaworker health`: whether the worker on this machine answers; for container and service health checks.
+
+Exit code: 0 it answers (with --ready: and takes calls), 1 it does not, 2 wrong arguments or configuration.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,6 @@ TIMEOUT_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "Exit code: 0 it answers (with --ready: and takes calls), 1 it does not, 2 wrong arguments or configuration."
-    )
     add_config(parser)
     parser.add_argument("--ready", action="store_true", help="exit 0 only when it takes calls")
 

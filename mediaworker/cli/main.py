@@ -96,6 +96,7 @@ def create_parser(wanted: str | None) -> tuple[Parser, Any]:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == wanted and name != "help":
+            command.explain(module(name).__doc__ or "")
             module(name).add_arguments(command)
     return parser, commands
 

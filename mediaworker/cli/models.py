@@ -1,7 +1,9 @@
 """`mediaworker models pull` and `check`: download a model's files, and compare its answers with the library's.
 
-Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files
-(`asr.engines.weights.Record`), and stays what this machine uses until another one is asked for.
+Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files, and stays
+what this machine uses until another one is asked for.
+
+Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration."
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
     pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")

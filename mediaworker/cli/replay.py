@@ -1,4 +1,10 @@
-"""`mediaworker replay`: a capture or a recorded stream through the real path, with a network's faults added."""
+"""`mediaworker replay`: a capture or a recorded stream through the real path, with a network's faults added.
+
+Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: in this process on a
+simulated clock, or live at a running worker (--to).
+
+Exit code: 0 done, 1 refused or broken off, 2 wrong arguments or configuration, or a broken capture.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +32,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: in this "
-        "process on a simulated clock, or live at a running worker (--to)."
-    )
-    parser.epilog = (
-        "Exit code: 0 done, 1 refused or broken off, 2 wrong arguments or configuration, or a broken capture."
-    )
     parser.add_argument("capture", metavar="CAPTURE", help="pcap or pcapng, or .jsonl: a message a line; also gzipped")
     faults = parser.add_argument_group("faults on the way (shares from 0 to 1)")
     faults.add_argument("--loss", type=float, default=0.0, metavar="P", help="share of the packets that is lost")

@@ -1,4 +1,7 @@
-"""`mediaworker serve`: the worker, until SIGTERM or Ctrl-C."""
+"""`mediaworker serve`: the worker, until SIGTERM or Ctrl-C.
+
+Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,13 @@ from typing import TYPE_CHECKING
 from config import Settings, load
 from config.child_process import forbid_tracing
 from mediaworker.cli.terminal.output import CommandError
-from mediaworker.cli.terminal.parser import STOPPED, add_config
+from mediaworker.cli.terminal.parser import add_config as add_arguments
 from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
     from mediaworker.service.serve import Service
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = STOPPED
-    add_config(parser)
+__all__ = ["add_arguments", "run", "served"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,10 @@
-"""`mediaworker stream`: a test Twilio that plays files into any Media Streams server, in real time."""
+"""`mediaworker stream`: a test Twilio that plays files into any Media Streams server, in real time.
+
+Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice webhook first and
+follows its TwiML.
+
+Exit code: 0 played to the end, 1 refused or broken off, 2 wrong arguments.
+"""
 
 from __future__ import annotations
 
@@ -71,11 +77,6 @@ class _ToTwilio(msgspec.Struct):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice webhook first "
-        "and follows its TwiML."
-    )
-    parser.epilog = "Exit code: 0 played to the end, 1 refused or broken off, 2 wrong arguments."
     parser.add_argument("url", help="ws://HOST:8081/twilio/stream, or http://HOST:8080/twilio/voice")
     parser.add_argument("--play", required=True, metavar="FILE", help="what the caller says (inbound track)")
     parser.add_argument("--play-outbound", metavar="FILE", help="what the other side says (outbound track)")

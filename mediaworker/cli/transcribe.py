@@ -1,8 +1,10 @@
 """`mediaworker transcribe`: files to text and subtitles, here and now, without a worker.
 
-Exit codes: 0 all done; 1 the engine or this machine failed; 2 wrong arguments; 3 some files could not be read; 4 all
-were read, but some of what was said in them could not be recognised; 5 some results could not be written, or something
-stands in their place that this command has not made; 130 interrupted, and the same command goes on.
+Files to text and subtitles. Interrupted, the same command goes on where it was.
+
+Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not be read, 4
+something said in them could not be recognised, 5 some results could not be written or would replace files that this
+command has not made, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,12 +32,6 @@ STDIN = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Files to text and subtitles. Interrupted, the same command goes on where it was."
-    parser.epilog = (
-        "Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not be "
-        "read, 4 something said in them could not be recognised, 5 some results could not be written or would replace "
-        "files that this command has not made, 130 interrupted."
-    )
     parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
     written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"
     parser.add_argument("-o", "--output", metavar="DIR", help=written)

@@ -1,4 +1,8 @@
-"""`mediaworker watch`: live events in the terminal, resumed by cursor when the connection drops."""
+"""`mediaworker watch`: live events in the terminal, resumed by cursor when the connection drops.
+
+Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker refuses or cannot
+be reached, 2 wrong arguments or configuration, 130 Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,6 @@ from mediaworker.errors import MediaworkerError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker refuses "
-        "or cannot be reached, 2 wrong arguments or configuration, 130 Ctrl-C."
-    )
     connection.add_arguments(parser, "url")
     parser.add_argument("--call", default="*", metavar="ID", help="only this call")
     parser.add_argument("--types", metavar="A,B", help="only these event types")

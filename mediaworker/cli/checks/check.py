@@ -1,6 +1,9 @@
 """`mediaworker check`: what would keep a worker with this configuration from working on this machine, before it starts.
 
-Nothing is changed, and nothing is sent but what asks whether somebody is there.
+Looks at the configuration, data_dir, ports, certificates, keys, the engine and its weights, and asks registrars, engine
+servers and NATS whether they are there. Nothing is changed.
+
+Exit code: 0 nothing stands in the way (warnings may), 1 something does, 2 wrong arguments or configuration.
 """
 
 from __future__ import annotations
@@ -16,13 +19,6 @@ from mediaworker.cli.terminal.parser import add_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Looks at the configuration, data_dir, ports, certificates, keys, the engine and its weights, and asks "
-        "registrars, engine servers and NATS whether they are there."
-    )
-    parser.epilog = (
-        "Exit code: 0 nothing stands in the way (warnings may), 1 something does, 2 wrong arguments or configuration."
-    )
     add_config(parser)
     parser.add_argument("--offline", action="store_true", help="ask no other machine")
 

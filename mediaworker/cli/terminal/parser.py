@@ -12,7 +12,6 @@ from config.settings import Settings
 from mediaworker.cli.terminal.output import WRONG, print_error
 
 EXIT_CODES = "Exit code: 0 done, 1 failed, 2 wrong arguments or configuration."
-STOPPED = "Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration."
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
 
@@ -22,6 +21,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"epilog": EXIT_CODES, **options})
+
+    def explain(self, text: str) -> None:
+        """Take the help of a command from the docstring of its module: what is behind the first paragraph."""
+        for paragraph in text.split("\n\n")[1:]:
+            if paragraph.startswith("Exit code:"):
+                self.epilog = paragraph
+            else:
+                self.description = paragraph
 
     def add_subparsers(self, **options: Any) -> Any:
         self.actions = super().add_subparsers(**options)

@@ -1,4 +1,7 @@
-"""`mediaworker jobs`: file jobs of a worker, and their results."""
+"""`mediaworker jobs`: file jobs of a worker, and their results.
+
+Without a job: the jobs of this key, the newest first. With one: that job.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from mediaworker.client import Client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Without a job: the jobs of this key, the newest first. With one: that job."
     parser.add_argument("job", nargs="?", metavar="JOB", help="the id of a job")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="list at most so many (default 20)")
     parser.add_argument("--json", action="store_true", help="each job as a line of JSON")
