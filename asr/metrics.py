@@ -8,13 +8,13 @@ from asr.client.recognizer import Recognizer
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.child_process import resident_bytes
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 if TYPE_CHECKING:
     from asr.network.relay import ServedEngines
 
 
-def add_metrics(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> None:
+def add_metrics(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
     metrics.counters("asr", recognizer.counters)
     metrics.gauge(
         "asr_backlog_bytes",
@@ -38,7 +38,7 @@ def add_metrics(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> Non
     _add_inference_processes(metrics, recognizer)
 
 
-def _add_inference_processes(metrics: Metrics, recognizer: Recognizer | ServedEngines) -> None:
+def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer | ServedEngines) -> None:
     metrics.gauge(
         "asr_process_state",
         "Is 1 for the state that each inference process is in, and 0 for the other states.",

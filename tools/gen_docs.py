@@ -17,7 +17,7 @@ import msgspec
 
 from config import settings as schema
 from config.load import PREFIX
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 sys.path.insert(0, str(Path(__file__).parent))
 import events_schema  # noqa: E402
@@ -143,7 +143,7 @@ def metrics() -> str:
     from mediaworker.service.engine import EngineService
     from mediaworker.service.worker import Worker
 
-    def table(metrics: Metrics) -> list[Row]:
+    def table(metrics: MetricsRegistry) -> list[Row]:
         return sorted((each.name, each.kind, ", ".join(each.labels), each.help) for each in metrics)
 
     async def tables() -> tuple[list[Row], list[Row]]:

@@ -20,7 +20,7 @@ from asr.network.relay import RECEIVE_BYTES, ServedEngines, WorkerConnection
 from config import framing
 from config.addresses import bound_tcp, peer_key
 from config.log_rate_limit import LogRateLimit
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks, lasting
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
@@ -79,7 +79,7 @@ class EngineListener:
         """Set when a worker has left."""
         self._limit = LogRateLimit()
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("engine_server", self.counters)
         metrics.gauge(
             "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: self.workers

@@ -29,7 +29,7 @@ SETTLE_S = 0.5
 
 @contextlib.asynccontextmanager
 async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
-    from config.metrics.registry import Metrics
+    from config.metrics.registry import MetricsRegistry
     from mediaworker.calls.directory import CallDirectory
     from mediaworker.events.hub import EventHub
     from mediaworker.events.store import EventStore
@@ -38,7 +38,7 @@ async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
     settings = parse({"http": {"host": "127.0.0.1", "port": port}, "data_dir": folder, "log": {"level": "error"}})
     hub = EventHub(settings, EventStore(folder))
     await hub.start()
-    context = ApiContext(settings, hub, Metrics(), CallDirectory(hub, {}), ready=lambda: ())
+    context = ApiContext(settings, hub, MetricsRegistry(), CallDirectory(hub, {}), ready=lambda: ())
     server = HttpServer(create_app(context), settings)
     await server.start()
     try:

@@ -25,7 +25,7 @@ class Metric:
     read: Callable[[], Value]
 
 
-class Metrics:
+class MetricsRegistry:
     """The metrics of one process. Names are given without prefix and suffix."""
 
     def __init__(self) -> None:

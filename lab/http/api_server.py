@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from config.load import parse
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from lab.events.samples import LEGS, ended, running_hub, started
 from lab.http.documented import check_async
 from lab.patience import seconds
@@ -85,7 +85,7 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
     settings = parse(tree)
     reasons: list[str] = []
     async with running_hub(directory, settings) as hub:
-        calls, metrics = LiveCalls(), Metrics()
+        calls, metrics = LiveCalls(), MetricsRegistry()
         hub.add_metrics(metrics)
         RetentionTask(hub, settings.retention).add_metrics(metrics)
         status = [{"account": "pbx", "state": "registered", "code": 200}]

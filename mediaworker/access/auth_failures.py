@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.addresses import peer_key
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access.notices import Notices
 
 Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]
@@ -40,7 +40,7 @@ class AuthFailures:
         self._sources: dict[tuple[str, str], tuple[float, float]] = {}
         """(source, reason) → its guesses that still count, and when they were counted."""
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
         metrics.counter(
             "auth_failures",

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from config.addresses import peer_key
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 RESERVED_FILES = 256
 """Descriptors kept for the store, the inference process, logs and files, beside one per call."""
@@ -56,7 +56,7 @@ class ConnectionLimit:
             del self._by_peer[key]
 
 
-def add_metrics(metrics: Metrics, limits: Mapping[str, ConnectionLimit]) -> None:
+def add_metrics(metrics: MetricsRegistry, limits: Mapping[str, ConnectionLimit]) -> None:
     """`limits`: by port."""
     """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
     metrics.gauge(

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 
 from config.certificates import load, load_authorities
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.settings import Cluster, Http, Media, Settings, Sip
 
 Listener = Http | Media | Sip | Cluster
@@ -53,7 +53,7 @@ def certificate(section: str, settings: Listener) -> Certificate | None:
     return Certificate(section, settings) if settings.tls_cert else None
 
 
-def add_metrics(metrics: Metrics, certificates: Mapping[str, Certificate]) -> None:
+def add_metrics(metrics: MetricsRegistry, certificates: Mapping[str, Certificate]) -> None:
     """`certificates`: by the port that they belong to."""
     metrics.gauge(
         "tls_certificate_expiry_timestamp_seconds",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from audio import ALL, Detector, Shard
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
 from mediaworker.calls.overload import LoadGuard
@@ -59,7 +59,7 @@ class MediaLoop:
         self.stalls_s: deque[float] = deque(maxlen=4096)
         self.lags_s: deque[float] = deque(maxlen=4096)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         detector = self._detector
         metrics.gauge("legs_active", "Shows how many legs are active.", lambda: detector.legs)
         metrics.counter(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 HORIZON = 64
 """Ticks over which the lag is averaged, exponentially: two seconds of them when they keep their time."""
@@ -16,7 +16,7 @@ CALM = 0.5
 """A state is left when the lag has fallen below this share of what led into it."""
 
 
-class Load(IntEnum):
+class LoadState(IntEnum):
     NORMAL = 0
     SHEDDING = 1
     """Partials are not asked for; finals are."""
@@ -35,12 +35,12 @@ class LoadGuard:
 
     def __init__(self, *, shed_s: float = SHED_S, refuse_s: float = REFUSE_S) -> None:
         """`shed_s` and `refuse_s`: the mean lags from which on partials are shed, and calls refused."""
-        self.load = Load.NORMAL
+        self.load = LoadState.NORMAL
         self.mean_s = 0.0
         self.shed_partials = 0
-        self._limits_s = {Load.SHEDDING: shed_s, Load.FULL: max(shed_s, refuse_s)}
+        self._limits_s = {LoadState.SHEDDING: shed_s, LoadState.FULL: max(shed_s, refuse_s)}
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.gauge(
             "load",
             "Shows the load: 0 is normal, 1 means that partials are shed, and 2 that calls are refused as well.",
@@ -55,18 +55,18 @@ class LoadGuard:
     def lagged(self, lag_s: float, share: float = 1.0) -> None:
         """A tick, or that share of one, was through so long after it was due."""
         self.mean_s += (lag_s - self.mean_s) * share / HORIZON
-        while self.load < Load.FULL and self.mean_s >= self._limits_s[Load(self.load + 1)]:
-            self.load = Load(self.load + 1)
-        while self.load > Load.NORMAL and self.mean_s < CALM * self._limits_s[self.load]:
-            self.load = Load(self.load - 1)
+        while self.load < LoadState.FULL and self.mean_s >= self._limits_s[LoadState(self.load + 1)]:
+            self.load = LoadState(self.load + 1)
+        while self.load > LoadState.NORMAL and self.mean_s < CALM * self._limits_s[self.load]:
+            self.load = LoadState(self.load - 1)
 
     def calm(self) -> None:
         """There is nothing to do: no call, no tick."""
-        self.mean_s, self.load = 0.0, Load.NORMAL
+        self.mean_s, self.load = 0.0, LoadState.NORMAL
 
     def takes_partial(self) -> bool:
         """Whether a partial may be asked for now; counts those that may not."""
-        if self.load is Load.NORMAL:
+        if self.load is LoadState.NORMAL:
             return True
         self.shed_partials += 1
         return False

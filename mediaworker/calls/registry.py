@@ -12,13 +12,13 @@ from uuid_utils import uuid7
 from asr.client.recognizer import Recognizer
 from audio import Detector, Leg
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.settings import Endpointing
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallParts
 from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.live_utterance import Speaker
-from mediaworker.calls.overload import Load
+from mediaworker.calls.overload import LoadState
 from mediaworker.calls.parts import CallInfo, LegPlan, TranscriberParts
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.word_timestamps import LegWordTimestamps
@@ -82,7 +82,7 @@ class CallRegistry:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.gauge("calls_active", "Shows how many calls have not ended.", lambda: len(self))
         metrics.counter("calls_opened", "Counts calls since the worker started.", lambda: self.opened)
         metrics.counter(
@@ -119,7 +119,7 @@ class CallRegistry:
             return CallRefused(503, "the worker is shutting down")
         if len(self._calls) >= self._settings.max_calls:
             return CallRefused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
-        if self._parts.guard.load is Load.FULL:
+        if self._parts.guard.load is LoadState.FULL:
             return CallRefused(503, "the worker cannot keep up with the calls it has")
         return None
 

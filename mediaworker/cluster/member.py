@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
@@ -72,7 +72,7 @@ class ClusterMember:
         self.retention = ClusterRetention(self.events, settings, self.connection)
         self._stream_id = ""
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         connection = self.connection
         metrics.gauge("cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not connection.trouble)
         metrics.gauge(

@@ -18,7 +18,7 @@ from itertools import islice
 import structlog
 
 from config.metrics.counters import Histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.events.frame import unstored
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore, StoreError
@@ -89,7 +89,7 @@ class EventLog:
         self.row = self.visible_row = self.committed = self._tail_row = head.row
         self.floor, self.first_row = head.floor, first_row
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counter(
             "event_partials_shed",
             "Counts partials that were dropped because commits did not keep up.",

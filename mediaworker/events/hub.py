@@ -19,7 +19,7 @@ import structlog
 
 from config import Settings
 from config.metrics.counters import Histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.events import call_record as calls
 from mediaworker.events import schema
 from mediaworker.events.frame import encode, printable, timestamp
@@ -48,7 +48,7 @@ class EventHub(StoredEvents):
         self.on_shown: list[Callable[[Entry], None]] = []
         """Called with each event that subscribers are shown."""
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counter("events_published", "Counts published events by type.", lambda: self.published, "type")
         metrics.counter(
             "events_stray",

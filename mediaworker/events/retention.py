@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.settings import Retention as RetentionSettings
 from config.tasks import end_tasks, lasting
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
@@ -62,7 +62,7 @@ class RetentionTask:
         """At a reload."""
         self.settings = settings.retention
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         file = self._hub.file
         metrics.gauge(
             "event_store_bytes",

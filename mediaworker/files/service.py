@@ -22,7 +22,7 @@ from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
 from config.metrics.counters import Histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import within
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
@@ -84,7 +84,7 @@ class FileService:
         """For files that come from now on."""
         self.settings = settings
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("file", self.stats)
         metrics.gauge(
             "files_open", "Shows how many files are in progress, of requests and of jobs.", lambda: self.open_files

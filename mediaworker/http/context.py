@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.sections.section import Scope
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.keys import Access, decide
@@ -26,7 +26,7 @@ class OperatorContext:
     """What `/healthz`, `/readyz` and `/metrics` need, of a worker and of an engine server, and who may ask."""
 
     settings: Settings
-    metrics: Metrics
+    metrics: MetricsRegistry
     failures: AuthFailures
     sessions: PageSessions | None = None
     """Of pages that were opened without an API key."""
@@ -70,7 +70,7 @@ class ApiContext(OperatorContext):
 
     settings: Settings
     hub: EventHub
-    metrics: Metrics
+    metrics: MetricsRegistry
     directory: CallDirectory
     """Of all calls that can be asked about here."""
     ready: Callable[[], Sequence[str]]

@@ -15,7 +15,7 @@ from websockets.protocol import State
 
 from audio import ALL, Shard
 from config.listen import LOOPBACK
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.settings import Media
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.access.refusals import PROBLEM, RETRY_AFTER_S, refusal_body
@@ -62,7 +62,7 @@ class MediaListener(MediaPort[MediaConnection]):
         self._settings, self._endpoints, self._heartbeat_s = settings, endpoints, heartbeat_s
         self._room = bytearray(READ_BYTES)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.gauge("media_connections", "Shows how many media WebSockets are open.", lambda: self.connections)
         metrics.counter(
             "media_upgrades_rejected",

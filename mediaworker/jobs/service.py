@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks, lasting
 from mediaworker.errors import MediaworkerError
 from mediaworker.files.service import FileService
@@ -82,7 +82,7 @@ class JobService:
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         self.store.add_metrics(metrics)
         webhooks = self.webhooks
         metrics.gauge("jobs_queued", "Shows how many jobs are waiting.", lambda: self.queued)

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.errors import MediaworkerError
 from mediaworker.events.frame import timestamp
 from mediaworker.files.segments import FileSegment
@@ -72,7 +72,7 @@ class JobStore(RenewableStore[JobDatabase]):
             raise StoreError(self.trouble) from error
         self.trouble = None
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         super().add_metrics(metrics)
         metrics.counter("jobs_ended", "Counts finished jobs by how they ended.", lambda: self.ended, "status")
         metrics.gauge("job_store_ok", "Is 1 while jobs can be stored.", lambda: self.trouble is None)

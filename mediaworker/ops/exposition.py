@@ -9,18 +9,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from config.metrics.counters import Histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
 
-def exposition(metrics: Metrics) -> tuple[bytes, str]:
+def exposition(metrics: MetricsRegistry) -> tuple[bytes, str]:
     """(body, content type) of a scrape."""
     return generate_latest(_Scrape(metrics)), CONTENT_TYPE_LATEST
 
 
 class _Scrape(Collector):
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: MetricsRegistry) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from config.child_process import resident_bytes
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import faults
 
 
-def add_metrics(metrics: Metrics, *, started_s: float, ready: Callable[[], bool], engine: Callable[[], str]) -> None:
+def add_metrics(
+    metrics: MetricsRegistry, *, started_s: float, ready: Callable[[], bool], engine: Callable[[], str]
+) -> None:
     metrics.gauge("process_start_time_seconds", "Shows when the media process started.", lambda: started_s)
     metrics.gauge(
         "build_info",

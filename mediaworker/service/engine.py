@@ -20,7 +20,7 @@ from config import ConfigError, Settings
 from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import troubles
 from mediaworker.access import tls
 from mediaworker.access.auth_failures import AuthFailures
@@ -42,7 +42,7 @@ class EngineService(OperatorContext):
         if settings.asr.servers:
             raise ConfigError("asr.servers", list(settings.asr.servers), "an engine server has its engine itself")
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.traces = open_traces(settings, "mediaworker-engine")
@@ -66,7 +66,7 @@ class EngineService(OperatorContext):
         self.http = HttpServer(create_operator_app(self), settings)
         self._add_metrics(self.metrics)
 
-    def _add_metrics(self, metrics: Metrics) -> None:
+    def _add_metrics(self, metrics: MetricsRegistry) -> None:
         process.add_metrics(
             metrics,
             started_s=self.started_s,

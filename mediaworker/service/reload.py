@@ -14,7 +14,7 @@ import structlog
 from asr.engines import selection as engines
 from config import ConfigError, Settings
 from config.listen import http_host, media_host, needs_credentials
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.reload import Reload, merge
 from mediaworker.access.tls import Certificate, sip_certificate
 from mediaworker.jobs import notifier
@@ -36,7 +36,7 @@ class ReloadCounters:
     last_s: float = 0.0
     """Unix time at which the configuration in force was read."""
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counter(
             "config_reloads",
             "Counts reloads of the configuration by result.",

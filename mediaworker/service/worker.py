@@ -19,7 +19,7 @@ from audio import Detector, Shard
 from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access import connections, tls
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.page_sessions import PageSessions
@@ -74,7 +74,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         clock = asyncio.get_running_loop().time
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
         self.traces = open_traces(settings, "mediaworker")
@@ -160,7 +160,7 @@ class Worker:
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
 
-    def _add_metrics(self, metrics: Metrics) -> None:
+    def _add_metrics(self, metrics: MetricsRegistry) -> None:
         limits = {"http": self.http.guard.limit, "media": self.listener.limit}
         if self.settings.audiosocket.enabled:
             limits["audiosocket"] = self.audiosocket.limit

@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import structlog
 
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
 from mediaworker.storage.durable import make_directory, sync_directory
 from mediaworker.storage.sqlite import (
@@ -89,7 +89,7 @@ class RenewableStore(Generic[D]):
             found.append(f"damaged files of the {self.KIND} were set aside in data_dir: {names}")
         return found
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         name = self.KIND.replace(" ", "_")
         metrics.counter(
             f"{name}_renewals",

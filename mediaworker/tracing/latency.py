@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from config.metrics.counters import Histogram, histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 
 PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
 TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -75,7 +75,7 @@ class LatencyParts:
     )
     _tick_s: float | None = None
 
-    def add_metrics(self, metrics: Metrics, *, commit: Histogram, fan_out: Histogram) -> None:
+    def add_metrics(self, metrics: MetricsRegistry, *, commit: Histogram, fan_out: Histogram) -> None:
         metrics.counters("latency", self)
         metrics.histogram(
             "final_latency_part_seconds",

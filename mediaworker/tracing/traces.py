@@ -32,7 +32,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.events.subscription import Entry
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Traces:
         self._sender, self._share, self._clock, self._offset_ns = sender, share, clock, offset_ns
         self._calls: dict[str, _TracedCall] = {}
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("traces", self._sender.counters)
 
     async def stop(self) -> None:

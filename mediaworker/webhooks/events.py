@@ -14,7 +14,7 @@ from datetime import datetime
 import structlog
 
 from config import ConfigError, Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.settings import EventWebhook
 from config.tasks import end_tasks, within
 from mediaworker.events.feed_place import DURABLE, FeedReader
@@ -182,7 +182,7 @@ class EventWebhooks:
         check(settings)
         self.feeds = tuple(EventFeed(hub, hook) for hook in settings.webhooks)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counter(
             "event_webhook_events",
             "Counts events by webhook and outcome: accepted by the receiver, given up, or skipped because they had "

@@ -13,7 +13,7 @@ from audio import Detector
 from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed, split_address
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks, lasting
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
@@ -84,7 +84,7 @@ class SipEndpoint:
         self._stack: Stack | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         nat, rtp, receiver = self.nat, self.rtp, self.receiver
         metrics.counters("sip", self.counters)
         metrics.counters("sip_door", self.admission.counters)

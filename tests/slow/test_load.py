@@ -17,7 +17,7 @@ from lab.media.speech import speech
 from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
-from mediaworker.calls.overload import HORIZON, Load, LoadGuard
+from mediaworker.calls.overload import HORIZON, LoadGuard, LoadState
 from mediaworker.calls.parts import TranscriberParts
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
@@ -26,7 +26,7 @@ from mediaworker.events import schema as events
 def test_a_hiccup_is_no_overload() -> None:
     guard = LoadGuard(shed_s=0.1, refuse_s=0.5)
     guard.lagged(5.0)
-    assert guard.load is Load.NORMAL
+    assert guard.load is LoadState.NORMAL
     for _ in range(HORIZON):
         guard.lagged(0.005)
     assert guard.takes_partial() and guard.shed_partials == 0
@@ -39,11 +39,11 @@ def test_lasting_lag_sheds_then_refuses_and_is_left_when_it_has_halved() -> None
         guard.lagged(lag_s)
         if not seen or seen[-1] is not guard.load:
             seen.append(guard.load)
-    assert seen == [Load.NORMAL, Load.SHEDDING, Load.FULL, Load.SHEDDING, Load.NORMAL]
+    assert seen == [LoadState.NORMAL, LoadState.SHEDDING, LoadState.FULL, LoadState.SHEDDING, LoadState.NORMAL]
     assert not LoadGuard(shed_s=0.0, refuse_s=1.0).load
     guard.lagged(100.0)
     guard.calm()
-    assert guard.load is Load.NORMAL and guard.mean_s == 0.0
+    assert guard.load is LoadState.NORMAL and guard.mean_s == 0.0
 
 
 @given(st.floats(0.032, 1.0), st.floats(0.032, 1.0), st.lists(st.floats(0.0, 3.0), max_size=300))
@@ -52,9 +52,9 @@ def test_the_state_follows_from_the_mean(shed_s: float, refuse_s: float, lags: l
     for lag_s in lags:
         guard.lagged(lag_s)
         if guard.mean_s >= max(shed_s, refuse_s):
-            assert guard.load is Load.FULL
+            assert guard.load is LoadState.FULL
         if guard.mean_s < shed_s / 2:
-            assert guard.load is Load.NORMAL
+            assert guard.load is LoadState.NORMAL
 
 
 class Listener(Engine):
@@ -98,7 +98,7 @@ class BusyDesk(Desk):
                 await asyncio.sleep(wait_s)
         call.end("hangup")
 
-    async def until(self, load: Load) -> None:
+    async def until(self, load: LoadState) -> None:
         async with timeout(60):
             while self.guard.load is not load:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -119,7 +119,7 @@ async def test_calls_in_progress_lose_nothing_while_new_ones_are_refused() -> No
     desk.media.start()
     desk.work_s = 0.15
     talking = asyncio.create_task(desk.talk(codes))
-    await desk.until(Load.FULL)
+    await desk.until(LoadState.FULL)
     partials = desk.engine.partials
     with pytest.raises(CallRefused, match="cannot keep up") as refused:
         desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
@@ -130,7 +130,7 @@ async def test_calls_in_progress_lose_nothing_while_new_ones_are_refused() -> No
     assert desk.guard.shed_partials > 0 and desk.engine.partials == partials
 
     desk.work_s = 0.0
-    await desk.until(Load.NORMAL)
+    await desk.until(LoadState.NORMAL)
     assert desk.registry.refusal() is None
     desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)]).end("hangup")
     held.end("hangup")

@@ -100,12 +100,12 @@ async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
 
 
 def api_context(api):  # type: ignore[no-untyped-def]
-    from config.metrics.registry import Metrics
+    from config.metrics.registry import MetricsRegistry
     from mediaworker.calls.directory import CallDirectory
     from mediaworker.http.resources.app import ApiContext
 
     directory = CallDirectory(api.hub, api.calls)
-    return ApiContext(api.server._settings, api.hub, Metrics(), directory, ready=lambda: ())
+    return ApiContext(api.server._settings, api.hub, MetricsRegistry(), directory, ready=lambda: ())
 
 
 async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

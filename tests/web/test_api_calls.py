@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 from asr.client.recognizer import Recognizer
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from lab.events.samples import final, kinds, running_hub, speech, take
 from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, bearer, running_api
 from mediaworker.calls.directory import CallDirectory
@@ -331,7 +331,7 @@ def documented(name: str) -> set[tuple[str, str]]:
 async def test_openapi_has_the_routes_of_the_code(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
         directory = CallDirectory(api.hub, api.calls)
-        context = ApiContext(api.server._settings, api.hub, Metrics(), directory, ready=lambda: ())
+        context = ApiContext(api.server._settings, api.hub, MetricsRegistry(), directory, ready=lambda: ())
         routes = create_app(context).routes
     files_of_page = {page.path_of(name) for name in page.names()} - {"/", "/docs", "/openapi.json"}
     plain = [route for route in routes if isinstance(route, Route) and route.path not in files_of_page]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
@@ -31,7 +31,7 @@ class AsteriskIngress(MediaIngress[AsteriskCounters]):
         super().__init__(settings, registry, failures)
         self.calls = AsteriskCalls(registry)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("asterisk", self.counters)
         metrics.gauge(
             "asterisk_channels", "Shows how many connections to /asterisk/media are open.", lambda: self.channels

@@ -8,7 +8,7 @@ from typing import cast
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
 from config.access_list import AccessList
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketSession
 from mediaworker.ingress.runner import Throttle
@@ -26,7 +26,7 @@ class AudioSocketListener(TcpListener):
         super().__init__(bound.host, bound.port, throttle, registry, self.counters, max_connections=MAX_CONNECTIONS)
         self.use(settings)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("audiosocket", self.counters)
         metrics.gauge(
             "audiosocket_connections", "Shows how many AudioSocket connections are open.", lambda: self.connections

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access.auth_failures import AuthFailures, Reason
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi, is_local
 from mediaworker.access.refusals import refusal_headers
@@ -66,7 +66,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         self._public_url = twilio.public_url.rstrip("/")
         self._stream_url = twilio.stream_url or _stream_url(self._public_url)
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("twilio", self.counters)
 
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------

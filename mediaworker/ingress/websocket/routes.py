@@ -10,7 +10,7 @@ from functools import partial
 from uuid_utils import uuid7
 
 from config import Settings
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.keys import SUBPROTOCOL
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -56,7 +56,7 @@ class StreamIngress(MediaIngress[StreamCounters]):
         self._engine, self._settled, self._page_keys = engine, settled, page_keys
         self._settling: set[asyncio.Future[None]] = set()
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("stream", self.counters)
         metrics.gauge(
             "stream_sessions", "Shows how many sessions of /ws/asr and /ws/transcribe are open.", lambda: self.sessions

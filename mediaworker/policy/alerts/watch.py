@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from config import ConfigError
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks
 from mediaworker.policy.alerts.rules import NONE, Rules, RulesError, parse
 
@@ -46,7 +46,7 @@ class AlertWatch:
             except (OSError, RulesError) as error:
                 raise ConfigError("alerts.file", path, _reason(error)) from None
 
-    def add_metrics(self, metrics: Metrics) -> None:
+    def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.gauge("alert_rules", "Shows how many rules for alerts are in force.", lambda: len(self.rules))
         metrics.gauge(
             "alert_rules_ok",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from config.metrics.counters import Histogram, counter, counter_by, histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.access.page_sessions import MAX_SESSIONS, PageSessions
 from mediaworker.http.problem import Problem
 from mediaworker.http.requests import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
@@ -59,7 +59,7 @@ def test_every_field_with_a_help_text_is_in_a_scrape() -> None:
         wait: Histogram = histogram("wait_seconds", "Measures waits.", (0.5, 1.0))
         private: int = 7
 
-    figures, registry = Figures(calls=3), Metrics()
+    figures, registry = Figures(calls=3), MetricsRegistry()
     figures.refused["full"] += 2
     figures.wait.observe(0.25)
     figures.wait.observe(9.0)

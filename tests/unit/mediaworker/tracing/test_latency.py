@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.metrics.counters import Histogram
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from mediaworker.ops.exposition import exposition
 from mediaworker.tracing.latency import LatencyParts
 
@@ -51,7 +51,7 @@ def test_a_window_ahead_of_the_clock_is_no_negative_time() -> None:
 
 
 def test_a_histogram_has_one_row_per_label() -> None:
-    metrics, parts = Metrics(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
+    metrics, parts = MetricsRegistry(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
     metrics.histogram("x_seconds", "X", parts, "part")
     parts["b"].observe(0.5)
     text = exposition(metrics)[0].decode()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.metrics.counters import Histogram, counter, counter_by
-from config.metrics.registry import Metrics
+from config.metrics.registry import MetricsRegistry
 from lab.events.samples import final, started
 from mediaworker.events.call_record import apply
 from mediaworker.events.frame import encode, timestamp
@@ -37,7 +37,7 @@ def test_counters_are_read_from_their_owner() -> None:
         refused: Counter[int] = counter_by("status", "Refusals")
         unseen: int = 7
 
-    metrics, leg = Metrics(), LegCounters(packets=3, lost=1)
+    metrics, leg = MetricsRegistry(), LegCounters(packets=3, lost=1)
     metrics.counters("rtp", leg)
     metrics.gauge("sip_registered", "By account", lambda: {"pbx": True}, "account")
     metrics.gauge("sip_ports", "By account and port", lambda: {("pbx", "5060"): 2}, "account", "port")
