@@ -1,5 +1,5 @@
 """No two files import each other, nor two folders, by whatever way round: a file can be read once those that it imports
-are known. A folder and the one that it lies in are no two folders: an `__init__` may offer what its folders have.
+are known. The root of a package is no folder: it has what its folders share, and may offer what they have.
 """
 
 from __future__ import annotations
@@ -37,18 +37,16 @@ def _imported(path: Path, known: dict[str, Path]) -> set[str]:
 
 @cache
 def _folders() -> dict[str, set[str]]:
-    """folder → folders of ours that its files import, but for those that it lies in or that lie in it."""
+    """folder → folders of ours that its files import. One that lies in another is another one."""
     packages = {".".join(path.parent.relative_to(ROOT).parts) for path in files(*ALLOWED)}
 
     def folder(module: str) -> str:
         return module if module in packages else module.rpartition(".")[0]
 
-    graph: dict[str, set[str]] = {package: set() for package in packages}
+    graph: dict[str, set[str]] = {package: set() for package in packages - ALLOWED.keys()}
     for module, imported in _modules().items():
-        here = f"{folder(module)}."
-        graph[folder(module)] |= {
-            there for there in map(folder, imported) if not here.startswith(f"{there}.") and not there.startswith(here)
-        }
+        if (here := folder(module)) not in ALLOWED:
+            graph[here] |= {there for there in map(folder, imported) if there != here and there not in ALLOWED}
     return graph
 
 
