@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from audio.codecs.codec import Codec
@@ -19,21 +19,13 @@ _Place = tuple[int, Family]
 """Index of the m-line, and which addresses it has: a stream that changes the family gets another socket."""
 
 
-@dataclass(slots=True)
-class MediaStream:
-    """One audio stream of a call. The handler sets `socket.leg`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaStream(NegotiatedStream):
+    """One audio stream of a call, as it was agreed. The handler sets `socket.leg`."""
 
-    index: int
-    label: str
-    codec: Codec
-    payload_type: int
-    telephone_event: int | None
-    direction: Direction
-    """Ours: after a hold by the peer it is recvonly or inactive."""
     held: bool
+    """The peer holds. A recorder's stream is sendonly from the start, and not held."""
     socket: RtpSocket
-    event_clock_hz: int = 8000
-    """The clock rate of the `telephone_event`."""
 
 
 class MediaHost(Protocol):
@@ -161,16 +153,6 @@ class CallMedia:
         socket.expect(
             agreed.remote, agreed.codec, agreed.payload_type, silence=silence, keys=keys, control=agreed.control
         )
-        # A recorder's stream is sendonly from the start; that is no hold.
         held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
-        return MediaStream(
-            index=agreed.index,
-            label=agreed.label,
-            codec=agreed.codec,
-            payload_type=agreed.payload_type,
-            telephone_event=agreed.telephone_event,
-            direction=agreed.direction,
-            held=held,
-            socket=socket,
-            event_clock_hz=agreed.event_clock_hz,
-        )
+        as_agreed = {each.name: getattr(agreed, each.name) for each in fields(agreed)}
+        return MediaStream(**as_agreed, held=held, socket=socket)

@@ -31,7 +31,7 @@ from mediaworker.http.request_watch import MAX_HEAD, BadRequest, RequestWatch
 from mediaworker.http.requests import parsed
 from mediaworker.http.resources import calls, events, jobs
 from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
-from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
+from mediaworker.ingress.twilio.webhook import twiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import DatagramCounters, datagrams
 from sip.admission.digest import Challenger, same_target
@@ -281,8 +281,8 @@ def webhook(data: bytes) -> None:
     except ValueError:
         return
     assert not verify(("12345",), data[:40].decode("latin-1"), "https://twilio.test/twilio/voice", pairs)
-    twiml = StreamTwiml("wss://twilio.test/twilio/stream", "", "start").render(("mw_from", value) for _, value in pairs)
-    assert len(ElementTree.fromstring(twiml).findall("Start/Stream/Parameter")) == len(pairs)
+    answer = twiml("wss://twilio.test/twilio/stream", "", "start", "", [("mw_from", value) for _, value in pairs])
+    assert len(ElementTree.fromstring(answer).findall("Start/Stream/Parameter")) == len(pairs)
 
 
 def capture(data: bytes) -> None:

@@ -105,13 +105,6 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
             return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
         host = request.headers.get("host", "")
         tls = "s" if request.url.scheme == "https" else ""
-        twiml = webhook.StreamTwiml(
-            # Without a public URL only this machine may connect, and its Host header leads back here.
-            stream_url=self._stream_url or f"ws{tls}://{host}{STREAM}",
-            status_url=(self._public_url or f"http{tls}://{host}") + STATUS,
-            mode=self._settings.twilio.mode,
-            then=self._settings.twilio.then,
-        )
         call_sid = form.get("CallSid", "")
         if not call_sid:  # the token is bound to it
             return Problem(400, "no CallSid").response()
@@ -122,8 +115,13 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
             "mw_direction": form.get("Direction", ""),
             "mw_token": self._tokens.issue(call_sid, self._unix_time()),
         }
+        # Without a public URL only this machine may connect, and its Host header leads back here.
+        stream_url = self._stream_url or f"ws{tls}://{host}{STREAM}"
+        status_url = (self._public_url or f"http{tls}://{host}") + STATUS
+        twilio = self._settings.twilio
+        twiml = webhook.twiml(stream_url, status_url, twilio.mode, twilio.then, parameters.items())
         # Twilio caches answers to GET unless they forbid it, and a token can be used only once.
-        return Response(twiml.render(parameters.items()), media_type="text/xml", headers={"Cache-Control": "no-store"})
+        return Response(twiml, media_type="text/xml", headers={"Cache-Control": "no-store"})
 
     async def status(self, request: Request) -> Response:
         """Log and count the status of a stream."""

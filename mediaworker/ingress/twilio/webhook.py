@@ -12,7 +12,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 from xml.etree import ElementTree as Xml
 
@@ -102,33 +101,26 @@ class CallTokens:
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTwiml:
-    """TwiML that sends a call's audio to `stream_url`."""
+def twiml(stream_url: str, status_url: str, mode: str, then: str, parameters: Iterable[tuple[str, str]]) -> bytes:
+    """The answer to a voice webhook: it sends a call's audio to `stream_url`.
 
-    stream_url: str
-    status_url: str
-    """Where Twilio posts stream-started, stream-stopped and stream-error; empty: nowhere."""
-    mode: str
-    """`start` forks both tracks and the call goes on with `then`; `connect` gives the call to the stream."""
-    then: str = ""
-    """`twilio.then`: the verbs that go on after `<Start>`."""
-
-    def render(self, parameters: Iterable[tuple[str, str]]) -> bytes:
-        """The answer to a voice webhook. `parameters` come back in the stream's `start` as customParameters."""
-        response = Xml.Element("Response")
-        verb = Xml.SubElement(response, "Connect" if self.mode == "connect" else "Start")
-        attributes = {"url": self.stream_url}
-        if self.mode != "connect":
-            attributes["track"] = "both_tracks"
-        if self.status_url:
-            attributes["statusCallback"] = self.status_url
-        stream = Xml.SubElement(verb, "Stream", attributes)
-        for name, value in parameters:
-            Xml.SubElement(stream, "Parameter", {"name": name, "value": _NOT_XML.sub("", value)})
-        if self.mode != "connect":
-            response.extend(Xml.fromstring(f"<Response>{self.then}</Response>"))
-        return _document(response)
+    Args:
+        status_url: where Twilio posts stream-started, stream-stopped and stream-error; empty: nowhere.
+        mode: `start` forks both tracks and the call goes on with `then`; `connect` gives the call to the stream.
+        then: `twilio.then`, the verbs that go on after `<Start>`.
+        parameters: they come back in the stream's `start` as customParameters.
+    """
+    connect = mode == "connect"
+    response = Xml.Element("Response")
+    attributes = {"url": stream_url} | ({} if connect else {"track": "both_tracks"})
+    if status_url:
+        attributes["statusCallback"] = status_url
+    stream = Xml.SubElement(Xml.SubElement(response, "Connect" if connect else "Start"), "Stream", attributes)
+    for name, value in parameters:
+        Xml.SubElement(stream, "Parameter", {"name": name, "value": _NOT_XML.sub("", value)})
+    if not connect:
+        response.extend(Xml.fromstring(f"<Response>{then}</Response>"))
+    return _document(response)
 
 
 def busy() -> bytes:

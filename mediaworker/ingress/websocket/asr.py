@@ -71,16 +71,10 @@ class AsrSession(StreamSession):
         self.error(CONFIG_FIRST, f"no config within {self._policy.start_timeout_s:g} s")
         self.close(POLICY, "config first")
 
-    table = {
+    table = StreamSession.commands | {
         (SessionState.WAITING, bytes): _early_audio,
-        (SessionState.WAITING, messages.AsrConfig): StreamSession.configure,
-        (SessionState.WAITING, messages.AsrFlush): _early,
-        (SessionState.WAITING, messages.AsrReset): _early,
-        (SessionState.WAITING, messages.AsrFinalize): _early,
-        (SessionState.STREAMING, bytes): StreamSession.receive_audio,
-        (SessionState.STREAMING, messages.AsrConfig): StreamSession.configure,
-        (SessionState.STREAMING, messages.AsrFlush): StreamSession.flush,
-        (SessionState.STREAMING, messages.AsrReset): StreamSession.reset,
-        (SessionState.STREAMING, messages.AsrFinalize): StreamSession.finalize,
+        (SessionState.WAITING, messages.StreamSettings): StreamSession.configure,
+        (SessionState.WAITING, messages.Flush): _early,
+        (SessionState.WAITING, messages.Reset): _early,
+        (SessionState.WAITING, messages.Finalize): _early,
     }
-    """In the other states messages are ignored."""

@@ -7,8 +7,8 @@ an error and has no effect, and the session goes on. `/ws/asr` refuses unknown f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -116,34 +116,13 @@ class Finalize(Struct, frozen=True):
     """Answer the last final and close."""
 
 
-class AsrConfig(
-    StreamSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="config"
-): ...
-
-
-class AsrFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"): ...
-
-
-class AsrReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="reset"): ...
-
-
-class AsrFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="finalize"): ...
-
-
-class TranscribeConfig(StreamSettings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
-
-
-class TranscribeFlush(Flush, frozen=True, tag_field="action", tag="flush"): ...
-
-
-class TranscribeReset(Reset, frozen=True, tag_field="action", tag="reset"): ...
-
-
-class TranscribeFinalize(Finalize, frozen=True, tag_field="action", tag="finalize"): ...
-
-
 Command = StreamSettings | Flush | Reset | Finalize
-KINDS = frozenset({"config", "flush", "reset", "finalize"})
+COMMANDS: dict[object, type[Command]] = {
+    "config": StreamSettings,
+    "flush": Flush,
+    "reset": Reset,
+    "finalize": Finalize,
+}
 
 
 class StreamMalformed(MalformedMessage):
@@ -158,33 +137,35 @@ class StreamMalformed(MalformedMessage):
 _ERRORS = (ValueError, RecursionError)
 
 
+@dataclass(frozen=True, slots=True)
 class CommandReader:
-    """Reads the commands of one protocol; `field` names the kind."""
+    """Reads the commands of one protocol."""
 
-    def __init__(self, field: str, kinds: Any) -> None:
-        self.field = field
-        self._decode: Callable[[str], Command] = msgspec.json.Decoder(kinds).decode
+    field: str
+    """It names the kind of command."""
+    strict: bool
+    """A field that the command does not have is an error."""
 
     def read(self, text: str) -> Command:
         """One message. Raises StreamMalformed and nothing else."""
         try:
-            return self._decode(text)
-        except _ERRORS as error:
-            raise self._explain(text, str(error)) from None
-
-    def _explain(self, text: str, reason: str) -> StreamMalformed:
-        try:
             message = msgspec.json.decode(text)
         except _ERRORS:
-            return StreamMalformed("bad_json", "not JSON")
-        kind = message.get(self.field) if isinstance(message, dict) else None
-        if not isinstance(kind, str) or kind not in KINDS:
-            return StreamMalformed("unknown_type", f"expected an object whose `{self.field}` is one of {sorted(KINDS)}")
-        return StreamMalformed("bad_value", reason)
+            raise StreamMalformed("bad_json", "not JSON") from None
+        name = message.pop(self.field, None) if isinstance(message, dict) else None
+        kind = COMMANDS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            wanted = f"expected an object whose `{self.field}` is one of {sorted(map(str, COMMANDS))}"
+            raise StreamMalformed("unknown_type", wanted)
+        if self.strict and (unknown := message.keys() - set(kind.__struct_fields__)):
+            raise StreamMalformed("bad_value", f"Object contains unknown field `{min(unknown)}`")
+        try:
+            return msgspec.convert(message, kind)
+        except _ERRORS as error:
+            raise StreamMalformed("bad_value", str(error)) from None
 
 
-ASR = CommandReader("type", AsrConfig | AsrFlush | AsrReset | AsrFinalize)
-TRANSCRIBE = CommandReader("action", TranscribeConfig | TranscribeFlush | TranscribeReset | TranscribeFinalize)
+ASR, TRANSCRIBE = CommandReader("type", strict=True), CommandReader("action", strict=False)
 
 
 class StreamMessage(Struct, frozen=True, omit_defaults=False):

@@ -12,7 +12,7 @@ like those of any other call, and the session receives them from its call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from asr import languages
 from mediaworker.calls.call_leg import LegSpec
@@ -21,7 +21,7 @@ from mediaworker.events import schema as events
 from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.errors import MalformedMessage, UnknownMessage
 from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, NORMAL, POLICY, TRY_LATER
-from mediaworker.ingress.session import Hooks, Kind, Session, SessionChange, SessionState
+from mediaworker.ingress.session import Handler, Hooks, Kind, Session, SessionChange, SessionState
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
@@ -219,6 +219,15 @@ class StreamSession(Session[StreamCounters]):
 
     def ignore(self, message: object = None) -> None:
         """There is no open utterance to act on."""
+
+    commands: ClassVar[dict[tuple[SessionState, Any], Handler]] = {
+        (SessionState.STREAMING, bytes): Session.receive_audio,
+        (SessionState.STREAMING, messages.StreamSettings): configure,
+        (SessionState.STREAMING, messages.Flush): flush,
+        (SessionState.STREAMING, messages.Reset): reset,
+        (SessionState.STREAMING, messages.Finalize): finalize,
+    }
+    """What the commands of a `reader` do in a call. When it is over, messages are ignored."""
 
     # -- events of the call -------------------------------------------------------------------------------------------
 

@@ -44,16 +44,10 @@ class TranscribeSession(StreamSession):
     def _done(self, message: object = None) -> None:
         self.close(NORMAL, "")
 
-    table = {
+    table = StreamSession.commands | {
         (SessionState.WAITING, bytes): _first_audio,
-        (SessionState.WAITING, messages.TranscribeConfig): StreamSession.configure,
-        (SessionState.WAITING, messages.TranscribeFlush): _nothing_to_flush,
-        (SessionState.WAITING, messages.TranscribeReset): StreamSession.ignore,
-        (SessionState.WAITING, messages.TranscribeFinalize): _done,
-        (SessionState.STREAMING, bytes): StreamSession.receive_audio,
-        (SessionState.STREAMING, messages.TranscribeConfig): StreamSession.configure,
-        (SessionState.STREAMING, messages.TranscribeFlush): StreamSession.flush,
-        (SessionState.STREAMING, messages.TranscribeReset): StreamSession.reset,
-        (SessionState.STREAMING, messages.TranscribeFinalize): StreamSession.finalize,
+        (SessionState.WAITING, messages.StreamSettings): StreamSession.configure,
+        (SessionState.WAITING, messages.Flush): _nothing_to_flush,
+        (SessionState.WAITING, messages.Reset): StreamSession.ignore,
+        (SessionState.WAITING, messages.Finalize): _done,
     }
-    """In the other states messages are ignored."""
