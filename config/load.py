@@ -67,8 +67,16 @@ def parse(tree: Mapping[str, Any]) -> Settings:
 
 
 def checked(settings: Settings) -> Settings:
-    """These settings, if what no single field can say about itself is right as well. Raises ConfigError."""
-    _check(settings)
+    """These settings, if what no single field can say about itself is right as well. Raises ConfigError.
+
+    Each section checks itself, and what concerns several is checked here.
+    """
+    _check_section("", settings)
+    if missing := needs_credentials(http_host(settings), media_host(settings), settings):
+        key, reason = missing
+        raise ConfigError(key, http_host(settings) if key == "http.host" else media_host(settings), reason)
+    if missing := needs_certificates(settings):
+        raise ConfigError(missing[0], None, missing[1])
     return settings
 
 
@@ -212,16 +220,6 @@ def _decode(kind: type, value: object) -> object:
     if kind is Secret and isinstance(value, str):
         return Secret(value)
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
-
-
-def _check(settings: Settings) -> None:
-    """What no single field can say about itself: each section about its own, and one thing about several."""
-    _check_section("", settings)
-    if missing := needs_credentials(http_host(settings), media_host(settings), settings):
-        key, reason = missing
-        raise ConfigError(key, http_host(settings) if key == "http.host" else media_host(settings), reason)
-    if missing := needs_certificates(settings):
-        raise ConfigError(missing[0], None, missing[1])
 
 
 def _check_section(path: str, node: Any) -> None:

@@ -81,12 +81,9 @@ class SipPhone:
         rtp_ports: tuple[int, int] = (20000, 29998),
         log_level: int = 0,
     ) -> None:
-        self._codec = codec
+        self._codec, self._tls, self._rtp_ports, self._log_level = codec, tls, rtp_ports, log_level
         self._transport: Literal["udp", "tcp", "tls"] = transport
-        self._tls = tls
         self._user, self._password, self._headers = user, password, headers
-        self._rtp_ports = rtp_ports
-        self._log_level = log_level
 
     async def call(self, uri: str, samples: NDArray[np.int16], *, answer_s: float = 30.0) -> PhoneResult:
         """Call `uri` (`sip:USER@HOST:PORT`), play `samples`, hang up.
@@ -243,10 +240,7 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
         self, account: Account, codec: Codec, port: int, address: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(account)
-        self._codec = codec
-        self._port = port
-        self._address = address
-        self._loop = loop
+        self._codec, self._port, self._address, self._loop = codec, port, address, loop
         self.answered: asyncio.Future[NegotiatedStream] = loop.create_future()
         # Nobody may be waiting any more when it fails.
         self.answered.add_done_callback(lambda future: future.cancelled() or future.exception())

@@ -313,7 +313,7 @@ class Worker:
         for limit in (self.http.guard.limit, self.listener.limit):
             limit.lower(room)
         if self.sip is not None:
-            self.sip.admission.limit_connections(room)
+            self.sip.admission.connections.lower(room)
 
     def _join_cluster(self, settings: Settings) -> ClusterMember | None:
         if not settings.cluster.nats:

@@ -121,7 +121,7 @@ class Admission:
         self._stale = False
         self._challenged_source = ""
         self._filter = RequestFilter(access.allows, calls.capacity, invites_per_s=settings.max_invites_per_s)
-        self._connections = ConnectionTable(access.allows, settings.max_tcp)
+        self.connections = ConnectionTable(access.allows, settings.max_tcp)
         self.set_users(settings)
         self._failures = TokenBuckets(FAILURES_PER_S, FAILURES_BURST)
         self._once = LogRateLimit()
@@ -250,7 +250,7 @@ class Admission:
         verdict, user, reason = best
         self._stale = verdict == "stale"
         if verdict == "good":
-            self._connections.trust(request.source)
+            self.connections.trust(request.source)
         self.counters.credentials_bad += verdict == "bad"
         if reason:
             self._log_failed(request.source, user, reason, now)
@@ -264,34 +264,18 @@ class Admission:
 
     # TCP connections that others have opened
 
-    @property
-    def connections(self) -> int:
-        return len(self._connections)
-
-    def limit_connections(self, most: int) -> None:
-        """No more TCP connections than so many, whatever was configured."""
-        self._connections.limit = min(self._connections.limit, most)
-
     def on_connected(self, handle: int, peer: str) -> bool:
-        """Whether a new connection may stay. It is counted until `on_disconnected`."""
-        stays = self._connections.add(handle, peer, self._clock())
+        """Whether a new connection may stay. It is counted until `connections.remove`."""
+        stays = self.connections.add(handle, peer, self._clock())
         if not stays:
             self.counters.tcp_refused += 1
             if self._once.due(f"{peer_key(peer)} tcp", self._clock()) is not None:
                 log.warning("SIP connection refused", peer=peer, reason="sip.max_tcp")
         return stays
 
-    def on_message(self, handle: int) -> None:
-        """A whole request or response has come by this transport."""
-        self._connections.on_message(handle)
-
-    def on_disconnected(self, handle: int) -> bool:
-        """The connection is gone, or about to be closed; False when it was not counted any more."""
-        return self._connections.remove(handle)
-
     def expired(self) -> list[int]:
-        """Connections to close now, which are counted until `on_disconnected`."""
-        found = self._connections.expired(self._clock())
+        """Connections to close now, which are counted until `connections.remove`."""
+        found = self.connections.expired(self._clock())
         self.counters.tcp_expired += len(found)
         return found
 

@@ -202,18 +202,22 @@ class ConnectionTable:
     """The TCP connections that others have opened to the SIP port."""
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
-        self._allows, self.limit = allows, limit
+        self._allows, self._limit = allows, limit
         self._open: dict[int, _CountedConnection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def lower(self, most: int) -> None:
+        """Lower the limit."""
+        self._limit = min(self._limit, most)
+
     def add(self, handle: int, peer: str, now: float) -> bool:
         """Whether a new connection may stay. It is counted until `remove`."""
         untrusted, network = not self._allows(peer), peer_key(peer)
         others = [connection.network for connection in self._open.values() if connection.untrusted]
-        full = len(self._open) >= self.limit
-        crowded = len(others) >= self.limit // 4 or others.count(network) >= UNTRUSTED_TCP_EACH
+        full = len(self._open) >= self._limit
+        crowded = len(others) >= self._limit // 4 or others.count(network) >= UNTRUSTED_TCP_EACH
         self._open[handle] = _CountedConnection(peer, network, untrusted, now)
         return not full and not (untrusted and crowded)
 

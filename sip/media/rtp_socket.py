@@ -104,10 +104,7 @@ class RtpSocket:
 
         Raises PortsExhausted.
         """
-        self._ports = ports
-        self._receiver = receiver
-        self._counters = counters
-        self._ticker = ticker
+        self._ports, self._receiver, self._counters, self._ticker = ports, receiver, counters, ticker
         self._socket: socket.socket = ports.open(loop.time(), family) if spare is None else spare.media
         self._socket.setsockopt(*_REPORT_ERRORS[family], 1)
         self._latch = SourceLatch()

@@ -45,18 +45,17 @@ class Dialog(pj.Call):  # type: ignore[misc]
 
     def ring(self) -> None:
         """180, without a description: nothing is agreed upon before the 200."""
-        prm = pj.CallOpParam()
-        prm.statusCode = 180
-        try:
-            self.answer(prm)
-        except pj.Error as error:
-            raise SipError(error.reason) from None
+        self._respond(pj.CallOpParam(), 180)
 
     def accept(self) -> None:
         prm = pj.CallOpParam(True)
-        prm.statusCode = 200
         prm.opt.audioCount = self.audio_lines
         prm.opt.videoCount = prm.opt.textCount = 0
+        self._respond(prm, 200)
+
+    def _respond(self, prm: Any, status: int) -> None:
+        """Raises SipError."""
+        prm.statusCode = status
         try:
             self.answer(prm)
         except pj.Error as error:

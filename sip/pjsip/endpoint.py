@@ -107,7 +107,7 @@ class SipEndpoint:
         metrics.gauge(
             "sip_tcp",
             "Shows how many TCP connections peers have opened to the SIP port.",
-            lambda: self.admission.connections,
+            lambda: len(self.admission.connections),
         )
         metrics.counter(
             "sip_stun_answered",

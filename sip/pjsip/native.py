@@ -129,7 +129,7 @@ class RequestModule:
 
         method = text(_Field.METHOD)
         try:
-            self._admission.on_message(transport)
+            self._admission.connections.on_message(transport)
             head = RequestHead(
                 method,
                 text(_Field.CALL_ID),
@@ -157,7 +157,7 @@ class RequestModule:
     def _on_response(self, transport: int) -> None:
         """A response is not filtered: it belongs to a request of ours, or to nothing."""
         try:
-            self._admission.on_message(transport)
+            self._admission.connections.on_message(transport)
         except Exception:
             self._admission.on_error()
 

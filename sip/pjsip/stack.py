@@ -224,12 +224,12 @@ class Stack:
         if state == pj.PJSIP_TP_STATE_DISCONNECTED:
             self._loop.call_soon(self._on_lost, address, port)
         if state != pj.PJSIP_TP_STATE_CONNECTED:
-            self._admission.on_disconnected(handle)
+            self._admission.connections.remove(handle)
         elif incoming and not self._admission.on_connected(handle, address):
             self._loop.call_soon(self._close, self._admission, handle)
 
     def _close(self, admission: Admission, handle: int) -> None:
-        if self._endpoint is not None and admission.on_disconnected(handle):
+        if self._endpoint is not None and admission.connections.remove(handle):
             close_transport(handle)
 
     def _close_expired(self, admission: Admission) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -106,13 +106,7 @@ def match_lines(
     families: Sequence[Family] = ("IP4",),
 ) -> list[NegotiatedStream | NotAcceptable]:
     """The stream of each m-line of an offer, or the reason why it cannot be used."""
-    found: list[NegotiatedStream | NotAcceptable] = []
-    for index, media in enumerate(offer.media):
-        try:
-            found.append(_match(offer, index, media, codecs, use, families))
-        except NotAcceptable as refused:
-            found.append(refused)
-    return found
+    return [_or_refused(_match, offer, index, media, codecs, use, families) for index, media in enumerate(offer.media)]
 
 
 def match_answer(
@@ -122,13 +116,15 @@ def match_answer(
     offered are left out. Raises SdpError when some are missing."""
     if len(answer.media) < len(offer.media):
         raise SdpError(f"an answer of {len(answer.media)} media lines to an offer of {len(offer.media)}")
-    found: list[NegotiatedStream | NotAcceptable] = []
-    for index, (ours, theirs) in enumerate(zip(offer.media, answer.media, strict=False)):
-        try:
-            found.append(_answered(offer, index, ours, answer, theirs, codecs))
-        except NotAcceptable as refused:
-            found.append(refused)
-    return found
+    pairs = enumerate(zip(offer.media, answer.media, strict=False))
+    return [_or_refused(_answered, offer, index, ours, answer, theirs, codecs) for index, (ours, theirs) in pairs]
+
+
+def _or_refused(match: Callable[..., NegotiatedStream], *line: object) -> NegotiatedStream | NotAcceptable:
+    try:
+        return match(*line)
+    except NotAcceptable as refused:
+        return refused
 
 
 def accept_answer(

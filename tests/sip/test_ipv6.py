@@ -399,7 +399,7 @@ async def test_a_renewed_certificate_is_for_both(authority: Authority) -> None:
             shown = ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
             for host in (V4, V6):
                 assert await ask(endpoint.tls_port, trusting, host) == ("SIP/2.0 200 OK", shown)
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)
 
 
 @pytest.mark.timeout(120)

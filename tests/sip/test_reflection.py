@@ -174,4 +174,4 @@ async def test_connections_are_told_from_datagrams(monkeypatch: pytest.MonkeyPat
         assert (await reader.readline()).startswith(b"SIP/2.0 481")
         writer.close()
         assert seen == [("OPTIONS", False), ("BYE", True)]
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)

@@ -94,7 +94,7 @@ async def test_connections_wait_while_the_worker_is_busy(authority: Authority) -
             with contextlib.ExitStack() as waiting:
                 for _ in range(50):  # the loop does not run meanwhile
                     waiting.enter_context(socket.create_connection(("127.0.0.1", port), timeout=seconds(0.5)))
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------
@@ -110,14 +110,14 @@ async def test_who_may_connect(authority: Authority, tmp_path: Path) -> None:
     async with worker(Recorder(), **secured(pair, authority)) as endpoint:
         assert (await ask(endpoint.tls_port, trusting))[0] == "SIP/2.0 200 OK"
         assert (await ask(endpoint.tls_port, with_another))[0] == "SIP/2.0 200 OK"
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)
     async with worker(Recorder(), **secured(pair, authority, tls_clients="verified")) as endpoint:
         assert (await ask(endpoint.tls_port, with_one))[0] == "SIP/2.0 200 OK"
         for context in (trusting, with_another):
             with contextlib.suppress(OSError):
                 assert (await ask(endpoint.tls_port, context))[0] == ""
         assert (await ask(endpoint.tls_port, with_one))[0] == "SIP/2.0 200 OK"
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
@@ -132,7 +132,7 @@ async def test_a_certificate_is_asked_for_when_one_is_wanted(authority: Authorit
             )
             asked = b"CertificateRequest" in done.stdout
             assert b"ServerHello" in done.stdout and asked == (clients == "verified"), done.stdout[-3000:]
-            await until(lambda: endpoint.admission.connections == 0)
+            await until(lambda: len(endpoint.admission.connections) == 0)
 
 
 async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
@@ -175,7 +175,7 @@ async def test_a_renewed_certificate_is_for_the_connections_from_then_on(authori
         async with timeout(10):
             assert await reader.readline() == b"SIP/2.0 200 OK\r\n"
         writer.transport.abort()
-        await until(lambda: endpoint.admission.connections == 0)
+        await until(lambda: len(endpoint.admission.connections) == 0)
 
 
 @pytest.mark.timeout(120)

@@ -216,14 +216,14 @@ def test_connections_are_counted_and_close_without_a_message() -> None:
     door = Door(max_tcp=4)
     admission = door.admission
     assert [admission.on_connected(handle, FRIEND) for handle in range(5)] == [True] * 4 + [False]
-    assert admission.connections == 5 and admission.counters.tcp_refused == 1, "counted until it is gone"
-    assert admission.on_disconnected(4) and not admission.on_disconnected(4) and admission.connections == 4
-    admission.on_message(0)
+    assert len(admission.connections) == 5 and admission.counters.tcp_refused == 1, "counted until it is gone"
+    assert admission.connections.remove(4) and not admission.connections.remove(4) and len(admission.connections) == 4
+    admission.connections.on_message(0)
     door.now = 60.0
     assert sorted(admission.expired()) == [1, 2, 3] and admission.counters.tcp_expired == 3
-    admission.limit_connections(2)
-    admission.limit_connections(10)
-    assert admission.on_disconnected(1) and admission.on_disconnected(2)
-    assert not admission.on_connected(9, FRIEND) and admission.on_disconnected(9), "a limit is only lowered"
-    assert admission.on_disconnected(0)
+    admission.connections.lower(2)
+    admission.connections.lower(10)
+    assert admission.connections.remove(1) and admission.connections.remove(2)
+    assert not admission.on_connected(9, FRIEND) and admission.connections.remove(9), "a limit is only lowered"
+    assert admission.connections.remove(0)
     assert admission.on_connected(10, FRIEND) and not admission.on_connected(11, FRIEND)
