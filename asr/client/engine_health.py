@@ -78,7 +78,7 @@ class ProcessRestarts(RestartPolicy):
             self.deaths = max(self.deaths, FAILED_AFTER)
         self.failed = f"{self.deaths:g} times in a row" if self.deaths >= FAILED_AFTER else ""
         # There is no wait after the first death: a caller is waiting.
-        self.backoff_s = 0.0 if self.deaths <= 1 else min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (self.deaths - 2))
+        self.backoff_s = 0.0 if self.deaths <= 1 else _backoff_s(BACKOFF_S, BACKOFF_MAX_S, self.deaths - 2)
 
 
 class Reconnects(RestartPolicy):
@@ -96,4 +96,9 @@ class Reconnects(RestartPolicy):
         self._first_s = now_s if self._first_s is None else self._first_s
         away_s = now_s - self._first_s
         self.failed = f"for {away_s:.0f} s" if link.unusable or away_s >= AWAY_S else ""
-        self.backoff_s = min(RECONNECT_MAX_S, RECONNECT_S * 2.0 ** (self.deaths - 1))
+        self.backoff_s = _backoff_s(RECONNECT_S, RECONNECT_MAX_S, self.deaths - 1)
+
+
+def _backoff_s(first_s: float, longest_s: float, doublings: float) -> float:
+    """After a thousand attempts the power alone would be more than a float holds."""
+    return float(min(longest_s, first_s * 2.0 ** min(doublings, 32)))
