@@ -59,14 +59,11 @@ class EngineUser(Protocol):
     def end_taking(self, *, replaced: bool) -> None:
         """The engine takes no further utterances. `replaced`: its successor takes them already."""
 
-    def on_death(self, reason: str) -> None:
-        """The engine has died over what it was working on."""
+    def on_death(self, reason: str, *, failed: bool) -> None:
+        """The engine has died over what it was working on. `failed`: the next one is not expected to live."""
 
     def on_end(self) -> None:
         """The engine has ended because it was asked to."""
-
-    def on_failed(self, reason: str) -> None:
-        """No engine is to be had, though it is still tried."""
 
 
 class EngineOwner(ABC):
@@ -238,13 +235,12 @@ class EngineServer(ABC):
         if link.had_engine:
             if link.ready_s is not None or reason != self.last_end:
                 log.error("engine lost", server=self.name, reason=reason, open_utterances=self.user.open_utterances)
-            self.user.on_death(reason)
+            self.user.on_death(reason, failed=bool(self._restarts.failed))
         elif reason != self.last_end:
             log.warning("engine server not reached", server=self.name, reason=reason)
         self.last_end = reason
         if how_long := self._restarts.failed:
             self._enter(EngineStatus.FAILED, link.unusable or f"{reason}, {how_long}")
-            self.user.on_failed(self.last_end)
         elif self.state is EngineStatus.READY:
             self._enter(EngineStatus.WARMING_UP, link.beginning)
 

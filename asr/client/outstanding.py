@@ -368,11 +368,8 @@ class EngineQueue(SendQueue):
     def end_taking(self, *, replaced: bool) -> None:
         self.available = False
 
-    def on_death(self, reason: str) -> None:
+    def on_death(self, reason: str, *, failed: bool = False) -> None:
         self._work.on_queue_death(self, reason)
 
     def on_end(self) -> None:
         self._work.forget_process(self)
-
-    def on_failed(self, reason: str) -> None:
-        """Finals wait for another server, or for the recognizer to say that there is none."""

@@ -67,16 +67,13 @@ class EngineListener:
         self._numbers = itertools.count(1)
         self._connections: set[WorkerConnection] = set()
         self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._lasting: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
         """All connections."""
         self._greeting: dict[asyncio.Task[None], str] = {}
         """Those that have not greeted yet, oldest first, and the address or network of each."""
-        self._check: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
-        self._gone = asyncio.Event()
-        """Set when a worker has left."""
         self._limit = LogRateLimit()
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -104,13 +101,12 @@ class EngineListener:
         """Raises OSError when the port is not to be had."""
         self._socket = bound_tcp(*self._address)
         self.port = self._socket.getsockname()[1]
-        self._accepting = lasting(partial(self._accept, self._socket), "asr-listener")
-        self._check_again()
+        accept = partial(self._accept, self._socket)
+        self._lasting = [lasting(accept, "asr-listener"), lasting(self._check, "asr-listener-check")]
 
     async def drain(self, within_s: float) -> None:
         """Take no more utterances, and answer those that there are."""
-        self.draining = True
-        self._close_port()
+        await self._close_port()
         for connection in self._connections:
             connection.send(messages.Draining())
         with contextlib.suppress(TimeoutError):
@@ -120,17 +116,13 @@ class EngineListener:
                     await self._engines.emptied.wait()
 
     async def stop(self) -> None:
-        if self._check is not None:
-            self._check.cancel()
-        self._close_port()
+        await self._close_port()
+        await end_tasks(*self._lasting, *self._greeting)
         for connection in self._connections:
             connection.end()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                while self._connections:
-                    self._gone.clear()
-                    await self._gone.wait()
-        await end_tasks(self._accepting, *self._serving)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=END_S)
+        await end_tasks(*self._serving)
 
     @property
     def workers(self) -> int:
@@ -259,7 +251,6 @@ class EngineListener:
         finally:
             relay.remove(connection)
             self._connections.discard(connection)
-            self._gone.set()
             self._engines.keep_alive(bool(self._connections))
             log.info("worker gone", worker=worker)
 
@@ -277,20 +268,21 @@ class EngineListener:
         if writer is not None:
             writer.write(framing.encode(messages.Refused(why)))
 
-    def _check_again(self) -> None:
+    async def _check(self) -> None:
         loop = asyncio.get_running_loop()
-        self._check = loop.call_later(CHECK_S, self._check_again)
-        for connection in list(self._connections):
-            if loop.time() - connection.heard_s >= SILENCE_S:
-                log.warning("worker cut off: it says nothing any more", worker=connection.worker)
-                connection.abort()
-            else:
-                connection.check()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for connection in list(self._connections):
+                if loop.time() - connection.heard_s >= SILENCE_S:
+                    log.warning("worker cut off: it says nothing any more", worker=connection.worker)
+                    connection.abort()
+                else:
+                    connection.check()
 
-    def _close_port(self) -> None:
+    async def _close_port(self) -> None:
         self.draining = True
-        if self._accepting is not None and self._socket is not None:
-            self._accepting.cancel()
+        if self._socket is not None and self._lasting:
+            await end_tasks(self._lasting[0])
             self._socket.close()
 
 

@@ -251,12 +251,14 @@ class EngineRelay:
             if replaced:
                 connection.end()
 
-    def on_death(self, reason: str) -> None:
+    def on_death(self, reason: str, *, failed: bool) -> None:
         self._engines.counters.crashes += 1
         self._engines.counters.replayed += self.usage.open_utterances
         for connection in self.connections.values():
             if connection.attached:
                 connection.end(blamed(self._working, connection.number), messages.EngineCrashed(reason))
+            elif failed:
+                connection.end(messages.EngineFailed(reason))
         self._forget()
 
     def on_end(self) -> None:
@@ -265,10 +267,6 @@ class EngineRelay:
                 connection.send(messages.Draining())
                 connection.end()
         self._forget()
-
-    def on_failed(self, reason: str) -> None:
-        for connection in self.connections.values():
-            connection.end(messages.EngineFailed(reason))
 
     def _forget(self) -> None:
         """The process is gone, and the next one has nothing."""
