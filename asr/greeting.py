@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 NONCE_BYTES = 32
 MAX_BYTES = 4096
-"""Of a frame before the other side is known."""
+"""Bytes of a frame before the other side is known."""
 
 
 def nonce() -> bytes:

@@ -40,7 +40,7 @@ QWEN3_ASR: dict[str, str] = {
     "zh": "Chinese",
 }
 ALIGNED = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "yue", "zh")
-"""Those that Qwen3-ForcedAligner gives times of words for."""
+"""ISO 639 codes of the languages that Qwen3-ForcedAligner gives times of words for."""
 SPLITTERS = {"ja": "nagisa", "ko": "soynlp"}
 """Packages that find the words in a text of these, where spaces do not; not installed with the engine."""
 _CODES = {name.lower(): code for code, name in QWEN3_ASR.items()}

@@ -41,7 +41,7 @@ class WorkerHello(FramedMessage, frozen=True, tag="hello"):
     worker: str = ""
     """Its name in the server's log and metrics."""
     nonce: bytes = b""
-    """Where there are no certificates."""
+    """A random number where there are no certificates: see `asr.greeting`."""
     engine: int = 0
     """The one that it wants a link to; see `Welcome.engines`."""
 
@@ -101,7 +101,7 @@ class Align(FramedMessage, frozen=True):
     utterance_id: str
     revision: int
     text: str
-    """Of the final."""
+    """The text of the final."""
     language: str
     end: int
     """Byte offset up to which the final has heard."""
@@ -204,7 +204,7 @@ class ServerLoad(FramedMessage, frozen=True, tag="load"):
     """How busy an engine server is: sent with its answers, and when something has changed."""
 
     legs: int = 0
-    """Of other workers, that have their place there."""
+    """Legs of other workers that have their place there."""
     files: int = 0
     """Open utterances of files, of other workers."""
     delay_ms: int = 0

@@ -104,11 +104,11 @@ class Alignment:
     queue_s: float = 0.0
     """How long it waited before it was begun with."""
     died: bool = False
-    """As that of a hypothesis."""
+    """See `Hypothesis.died`."""
 
 
 class EngineStatus(StrEnum):
-    """Of the inference process."""
+    """The state of the inference process, as readiness and events report it."""
 
     IDLE = "idle"
     WARMING_UP = "warming_up"

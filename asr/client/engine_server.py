@@ -107,7 +107,7 @@ class EngineServer(ABC):
     """
 
     kind = ""
-    """What it is, in a word or two."""
+    """A noun for it in logs, warnings and `/readyz`."""
 
     def __init__(self, name: str, engines: EngineOwner, restarts: RestartPolicy, *, shared: bool = False) -> None:
         self.name = name
@@ -122,11 +122,11 @@ class EngineServer(ABC):
         self.engine = ""
         """Its latest ready engine."""
         self.welcome: messages.Welcome | None = None
-        """Of a server elsewhere: what it has said of itself."""
+        """The greeting of a server elsewhere: its engine, model and languages."""
         self.pid: int | None = None
         """The process id, while there is a process of this machine."""
         self.link: EngineLink | None = None
-        """That of the newest life, which may have ended."""
+        """The link of the newest life, which may have ended."""
         self.running: asyncio.Task[None] | None = None
         """What goes on over its lives."""
         self.user = engines.add_user(self, shared=shared)

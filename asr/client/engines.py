@@ -129,7 +129,7 @@ class Engines(EngineOwner):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of the engines that are ready, and of processes that do not start while others serve."""
+        """Warnings of the engines that are ready, and of processes that do not start while others serve."""
         found = dict.fromkeys(
             warning for server in self.servers if server.runtime is not None for warning in server.runtime.warnings
         )

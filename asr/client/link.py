@@ -177,7 +177,7 @@ class RemoteLink(EngineLink):
         self._known = not token
         """The other end has shown that it is an engine server."""
         self._greeting: greeting.Greeting | None = None
-        """Of a server that has sent its nonce."""
+        """The greeting, once the server has sent its nonce."""
         self._received = bytearray()
         """What has come before the server is known, and makes no whole message."""
         self._draining = False

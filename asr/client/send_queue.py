@@ -48,7 +48,7 @@ class PendingUtterance:
     request: PartialRequest | FinalRequest | Align | None = None
     """The newest request, until it is answered."""
     words: tuple[TimedWord, ...] = ()
-    """Those of its newest final, from an engine that gives their times."""
+    """The words of its newest final, from an engine that gives their times."""
     on_alignment: OnAlignment | None = None
     """Set with an `Align`, which is the last request."""
     opened: bool = False
@@ -137,13 +137,13 @@ class SendQueue:
         self.in_company = False
         """It was working on utterances of other workers as well."""
         self.languages: Collection[str] = ()
-        """That it can be asked for, if not every server has the same."""
+        """ISO 639 codes that the server can be asked for; empty: every server knows the same."""
         self.load = ServerLoad()
-        """Of an engine server that other workers use as well."""
+        """The load of an engine server that other workers use as well, as it has last told it."""
         self.utterances: dict[str, PendingUtterance] = {}
-        """Those that were placed here."""
+        """The utterances that were placed here, by their ids."""
         self.legs = 0
-        """How many have their place here; see `asr.client.placement`."""
+        """Legs that have their place here; see `asr.client.placement`."""
         self.files = 0
         """How many of the utterances are of files."""
         self._max_bytes, self._lose, self._shared = max_bytes, lose, shared
@@ -160,7 +160,7 @@ class SendQueue:
 
     @property
     def all_legs(self) -> int:
-        """Those of other workers included."""
+        """Legs of all workers that have their place at the server."""
         return self.legs + self.load.legs
 
     @property

@@ -121,7 +121,7 @@ class ServerPool:
         """`_changed`: the settings name other servers."""
         self._resolving: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        """Of servers that are let go of."""
+        """Tasks of servers that are let go of."""
         self._idle_reason = ""
         self.words: tuple[str, ...] = ()
         self.missing = "their names have not been resolved yet"
@@ -137,7 +137,7 @@ class ServerPool:
 
     @property
     def engine(self) -> str:
-        """Of several different ones the first."""
+        """The name of the engine; where servers differ, the first one's."""
         named = self.settings.asr.engine
         return named if named != "auto" else next((each.engine for each in self._welcomes), "")
 
@@ -147,7 +147,7 @@ class ServerPool:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those that any of the servers knows."""
+        """ISO 639 codes that any of the servers knows."""
         return tuple(dict.fromkeys(code for each in self._welcomes for code in each.languages))
 
     @property

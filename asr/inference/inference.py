@@ -38,7 +38,7 @@ class Work:
     """A bounded piece of work."""
 
     requests: tuple[Request, ...]
-    """Of the engine, or of the aligner: not of both. None: there is nothing to begin, and something to collect."""
+    """Requests for the engine or for the aligner, not for both. None: there is only something to collect."""
 
     @property
     def utterance_ids(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Inference:
         self._now_s = 0.0
         """When the latest piece of work was begun."""
         self._begun: _Begun | None = None
-        """Of an engine that is pipelined: what has not been collected."""
+        """The step of a pipelined engine that has not been collected."""
 
     def ready(self) -> messages.EngineReady:
         runtime = getattr(self.engine, "runtime", Runtime)

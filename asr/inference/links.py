@@ -18,10 +18,10 @@ from asr.utterance import Alignment, Hypothesis
 from config.framing import FrameError, Frames, encode
 
 MAX_UTTERANCES = 20_000
-"""That one worker may have open."""
+"""Utterances that one worker may have open."""
 MAX_LEGS = 20_000
-"""Of one worker that have their place here. A worker says when a leg is over; for one that does not, the leg that has
-been silent for longest loses its place, and gets one again when it speaks."""
+"""Legs of one worker that have their place here. A worker says when a leg is over; for one that does not, the leg that
+has been silent for longest loses its place, and gets one again when it speaks."""
 MAX_NAME = 200
 """Characters in the name of an utterance or leg."""
 MAX_SHARES = 4
@@ -49,7 +49,7 @@ class ServedLink:
         self.closed = ""
         """Why nothing more is received or sent; empty while it is open."""
         self.legs: dict[str, None] = {}
-        """Those that have their place here, by the worker's names, the one that has been silent for longest first."""
+        """Legs that have their place here, by the worker's names, the one that has been silent for longest first."""
         self.told = messages.ServerLoad()
         """The load that the worker has last been sent."""
         self._frames: Frames | None = Frames()
@@ -114,7 +114,7 @@ class ServedLinks:
         self._answered: dict[ServedLink, None] = {}
         """Links that have been sent an answer since the last `tell`."""
         self._usage = messages.Usage()
-        """As the parent knows it."""
+        """The sums that the parent has last been told."""
         self._told_s = 0.0
         """When the load was last told to all."""
         self._dropped_partials = 0

@@ -43,9 +43,9 @@ from config.console import ConsoleRenderer
 
 RECEIVE_BYTES = 256 * 1024
 MAX_WAITING_BYTES = 16 * 1024 * 1024
-"""Of answers that the media process has not read; with more, the engine waits."""
+"""Bytes of answers that the media process has not read; with more, the engine waits."""
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-"""Of one worker's messages that wait for the engine's next step; with more, no more of them are read."""
+"""Bytes of one worker's messages that wait for the engine's next step; with more, no more of them are read."""
 RETRY_S = 0.01
 """How often answers that wait are tried again while there is nothing else to do, and whether a worker with too many
 messages is read again."""
@@ -209,7 +209,7 @@ class Infer:
     def __init__(self, parent: LinkSocket, inbox: Inbox, links: ServedLinks) -> None:
         self._parent, self._inbox, self._links = parent, inbox, links
         self._sockets: dict[ServedLink, LinkSocket] = {}
-        """Of the workers that are relayed for."""
+        """The sockets of the workers that are relayed for."""
 
     def run(self) -> None:
         """Until the process ends."""

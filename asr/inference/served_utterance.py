@@ -28,7 +28,7 @@ class ServedUtterance:
     received: int = 0
     """Bytes of audio."""
     revision: int = -1
-    """That of its newest request."""
+    """The revision of its newest request."""
     at_engine: bool = True
     """The engine has a session for it."""
     asked_s: float = 0.0

@@ -68,7 +68,7 @@ class EngineUsage:
         return refused
 
     def sum(self, now_s: float) -> Usage:
-        """Of all sources. What the links know is added there."""
+        """The sums over all sources. What the links know is added there."""
         return Usage(
             open_utterances=self.utterances.total(),
             files=self.files.total(),

@@ -26,7 +26,8 @@ from config.tasks import end_tasks, lasting
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""
 MAX_GREETING_OF_ADDRESS = 16
-"""Of one address or IPv6 /64. Many workers behind one address that come at once try again."""
+"""Connections of one address or IPv6 /64 that have not greeted yet. Many workers behind one address that come at once
+try again."""
 SILENCE_S = 60.0
 """A worker that has said nothing for so long is gone: it pings more often than that."""
 CHECK_S = 1.0
@@ -71,7 +72,7 @@ class EngineListener:
         self._serving: set[asyncio.Task[None]] = set()
         """All connections."""
         self._greeting: dict[asyncio.Task[None], str] = {}
-        """Those that have not greeted yet, oldest first, and the address or network of each."""
+        """Connections that have not greeted yet, oldest first, and the address or network of each."""
         self.draining = False
         """It is about to end."""
         self._limit = LogRateLimit()

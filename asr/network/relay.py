@@ -338,7 +338,7 @@ class ServedEngines(Engines):
 
     @property
     def workers(self) -> int:
-        """Those that are connected. Each has a connection to each engine."""
+        """How many workers are connected. Each has a connection to each engine."""
         return max((len(each.connections) for each in self._relays), default=0)
 
     @property
@@ -347,7 +347,7 @@ class ServedEngines(Engines):
 
     @property
     def legs(self) -> int:
-        """Those that have their place here."""
+        """Legs that have their place here."""
         return sum(each.usage.legs for each in self._relays)
 
     @property

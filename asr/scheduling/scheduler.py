@@ -50,7 +50,7 @@ class Scheduler:
         self._queues: dict[Lane, OrderedDict[str, _Queue]] = {
             lane: OrderedDict() for lane in Lane if lane is not Lane.BATCH
         }
-        """Of each lane of calls the sources that wait, in the order of their turns."""
+        """Lane of calls → the sources that wait in it, in the order of their turns."""
         self._turns: tuple[OrderedDict[str, OrderedDict[str, None]], ...] = (OrderedDict(), OrderedDict())
         """Batch: (synchronous, other) streams in the order of their turns, each with its utterances."""
         self._tickets = 0
@@ -160,7 +160,7 @@ class Scheduler:
     def _take_call(
         self, lane: Lane, limit: int, runnable: Callable[[Request], bool], *, until_s: float = inf
     ) -> list[Request]:
-        """Those whose deadline is `until_s` or before."""
+        """Requests whose deadline is `until_s` or before."""
         queues = self._queues[lane]
         turns = deque(queues.items())
         taken: list[Request] = []
