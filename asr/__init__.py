@@ -1,12 +1,18 @@
 """Speech recognition: utterances in, hypotheses out, in lanes.
 
-The walk of one utterance: `client.recognizer.Recognizer` (media process, asyncio; its books are
-`client.outstanding.OutstandingWork`) → `messages` over a socket (`client.link_shell`; with `network` between the two
-where the engine is elsewhere) → `inference.process` (the shell) → `inference.inference.Inference` (orders requests with
-`scheduling.scheduler.Scheduler`, drives an `engines.interface.Engine`) → `text` cleans what the engine said →
-`Hypothesis` back to the recognizer. Importing `asr.client.recognizer` loads no engine.
+One utterance goes this way:
 
-Errors:
-    config.framing.FrameError   the other process wrote bytes that are no message; the connection is closed
-    engines.interface.EngineError  the engine gave up on one utterance; its final carries the reason
+1. `client.recognizer.Recognizer`, in the media process, keeps its audio and its newest request until they are answered
+   (`client.send_queue.PendingUtterance`), and `client.placement.Placement` chooses one of the engine servers.
+2. `client.engine_server.EngineServer` takes its next message from the queue of that server, and sends it over a
+   `client.link.EngineLink`: to a child process (`client.local_pool`), or over TCP to one elsewhere
+   (`client.server_pool`), whose parent relays it (`network.relay`).
+3. `inference.process` reads it, and `inference.links.ServedLink` says which worker it is from.
+4. `inference.inference.Inference` has the engine's side of it (`inference.served_utterance.ServedUtterance`), and
+   orders its request among the others with `scheduling.scheduler.Scheduler`.
+5. `engines.interface.Engine` does one step for the most urgent requests, on what it holds of each: its own session.
+6. `text` cleans what the engine said, and a `utterance.Hypothesis` goes back over the link to the recognizer, which
+   delivers it if it is still wanted.
+
+Importing `asr.client.recognizer` loads no engine. `errors` draws the tree of errors.
 """

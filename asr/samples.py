@@ -55,8 +55,8 @@ class Loudness:
                 self._pending = None
 
     def peak_dbfs(self, end: int) -> float:
-        """The level of the loudest whole window in the first `end` bytes, as far as they were measured: 0 is full scale,
-        -120 digital silence. 0 when there is no whole window: too little to judge by."""
+        """The level of the loudest whole window in the first `end` bytes, as far as they were measured: 0 is full
+        scale, -120 digital silence. 0 when there is no whole window: too little to judge by."""
         self._measure()
         return max(self._dbfs[: end // self._window_bytes], default=0.0)
 
