@@ -16,7 +16,8 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.model import loader, structure
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.model import loader
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.packed import Input, Packed, PackedRow
@@ -77,7 +78,7 @@ def test_what_is_loaded_is_the_librarys_model(folders: dict[tuple[str, str], Pat
     mine = LOAD[kind](folders[kind, layout], dtype=torch.bfloat16).model
     expected = dict(theirs.named_buffers())
     found = dict(mine.named_buffers())
-    assert found.keys() == expected.keys() == structure.BUFFERS
+    assert found.keys() == expected.keys() == loader.BUFFERS
     for name, buffer in found.items():
         assert buffer.dtype == torch.float32 and torch.equal(buffer, expected[name]), name
     assert {each.dtype for each in mine.parameters()} == {torch.bfloat16}
@@ -121,12 +122,16 @@ def test_rounded_frequencies_would_be_noticed(folders: dict[tuple[str, str], Pat
     assert off(hidden_of(model, ids), right) > LIMIT
 
 
-def test_a_library_that_has_moved_things_is_refused(folders: dict[tuple[str, str], Path]) -> None:
-    model = loader.load(folders["recogniser", "native"]).model
-    del model.model.language_model.layers[0].self_attn.q_norm
-    with pytest.raises(EngineUnusable, match=r"transformers \S+ builds this model without .*q_norm\.weight"):
-        structure.check(model)
+def test_a_library_that_has_moved_things_is_refused_before_the_first_call(
+    folders: dict[tuple[str, str], Path],
+) -> None:
+    for moved in ("self_attn.q_norm", "self_attn.o_proj", "mlp.down_proj"):
+        loaded = loader.load(folders["recogniser", "native"])
+        part, _, name = moved.partition(".")
+        delattr(getattr(loaded.model.model.language_model.layers[0], part), name)
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            QwenEngine(loaded, Shape(slots=1, batch=1)).warm_up()
     other = loader.load(folders["recogniser", "native"]).model
     other.model.register_buffer("new", torch.zeros(1))
     with pytest.raises(EngineUnusable, match=r"buffers that the engine does not know: model\.new"):
-        structure.check(other)
+        loader._settled(other)

@@ -48,8 +48,8 @@ def test_plain_pip_brings_no_torch() -> None:
 
 
 def test_the_engines_libraries_are_limited_to_minor_versions() -> None:
-    """The next minor version of transformers may move what `asr.engines.qwen.model.structure` lists, and of torch
-    choose another kernel."""
+    """The next minor version of transformers may move what the engine uses of its models, and of torch choose another
+    kernel."""
     asked = {each.name: each for each in map(Requirement, PROJECT["optional-dependencies"]["qwen"])}
     for name, low, high, later in (
         ("torch", "2.11.0", "2.15.9", "2.16.0"), ("transformers", "5.13.0", "5.23.9", "5.24.0"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
@@ -20,7 +21,6 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from transformers.utils import logging
 
 from asr.engines.interface import EngineUnusable, first_line
-from asr.engines.qwen.model import structure
 from asr.engines.qwen.model.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
 _AUDIO_KEYS = (
@@ -31,6 +31,11 @@ _TEXT_KEYS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings",
 )  # fmt: skip
+BUFFERS = frozenset({
+    "model.language_model.rotary_emb.inv_freq", "model.language_model.rotary_emb.original_inv_freq",
+    "model.audio_tower.positional_embedding.positional_embedding",
+})  # fmt: skip
+"""The names of all buffers of the library's models."""
 SHOWN = 3
 """Keys named in an error."""
 
@@ -87,11 +92,23 @@ def native(folder: Path, library: Any, dtype: torch.dtype) -> Any:
 
 
 def _settled(model: Any) -> Any:
-    """Check that the model is built as the engine expects, and compute its buffers anew in float32, whatever precision
-    its weights have: frequencies of rotary embeddings in bfloat16 move positions by up to 0.4 %, which is eight
-    positions at 2,000."""
-    structure.check(model)
-    structure.compute_buffers(model)
+    """Replace all buffers, which no checkpoint stores, by those that the library computes in float32 on the CPU.
+
+    They stay in float32 whatever precision the weights have: frequencies of rotary embeddings in bfloat16 move
+    positions by up to 0.4 %, which is eight positions at 2,000. A buffer that only a later version of the library has
+    would have been rounded without an error, so the model is refused.
+    """
+    if unknown := sorted({name for name, _ in model.named_buffers()} - BUFFERS):
+        library = f"transformers {transformers.__version__}"
+        raise EngineUnusable(f"{library} gives this model buffers that the engine does not know: {unknown[0]}")
+    rotary, sinusoids = model.model.language_model.rotary_emb, model.model.audio_tower.positional_embedding
+    with torch.device("cpu"):
+        fresh = type(rotary)(rotary.config)
+        waves = type(sinusoids)(*sinusoids.positional_embedding.shape)
+    rotary.inv_freq, rotary.original_inv_freq = fresh.inv_freq, fresh.original_inv_freq
+    sinusoids.positional_embedding = waves.positional_embedding
+    for name, buffer in model.named_buffers():
+        assert buffer.dtype == torch.float32, f"{name} is {buffer.dtype}"
     return model.requires_grad_(False)
 
 
