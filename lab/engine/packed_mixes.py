@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from asr.engines.qwen.device.interface import PAGE, Rows, Windows
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Largest difference, relative to the largest value, that is put down to rounding."""

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Rows, Windows
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClass
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.execution import Direct, Eager
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model import loader
 from asr.engines.qwen.model.fused import fuse

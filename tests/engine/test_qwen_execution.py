@@ -15,7 +15,7 @@ from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen.device import execution
 from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
 from asr.engines.qwen.device.interface import Execution, Rows
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.scheduling.request import Lane, Request

@@ -164,7 +164,7 @@ def recordings() -> list[bytes]:
 
 def test_a_kernel_that_is_wrong_is_not_used() -> None:
     """Each row sees a position less than it should: the engine goes on with `sdpa`."""
-    from asr.engines.qwen.device.kernels import Triton
+    from asr.engines.qwen.device.triton_kernels import Triton
 
     class Short(Triton):
         def plan(self, rows: Any, *more: Any) -> Any:
@@ -194,7 +194,7 @@ def test_a_kernel_that_is_wrong_is_not_used() -> None:
 )
 def test_kernels_compute_what_torch_computes(heads: Heads, dtype: torch.dtype) -> None:
     """Compiled; `test_qwen_triton` has more mixes, in the interpreter."""
-    from asr.engines.qwen.device.kernels import Triton
+    from asr.engines.qwen.device.triton_kernels import Triton
 
     rng = random.Random(0)
     for seed in range(4):

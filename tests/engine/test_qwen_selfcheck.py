@@ -16,7 +16,7 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import selfcheck
 from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.selfcheck import check_frames

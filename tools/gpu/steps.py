@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel

@@ -21,7 +21,7 @@ from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.device import memory
 from asr.engines.qwen.device.execution import Eager
 from asr.engines.qwen.device.interface import Execution, Kernels, Rows, Windows
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 from asr.engines.qwen.encoder import Encoder
 from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.engines.qwen.packed import Input, Packed, PackedRow

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.engines.qwen.device.interface import Execution, Kernels
-from asr.engines.qwen.device.plain import Plain
+from asr.engines.qwen.device.kernels import Plain
 
 WARM_UPS = 2
 """Runs before the recording: libraries choose their kernels and take their work space in them."""
@@ -155,7 +155,7 @@ def for_device(device: torch.device, *, graphs: bool = True) -> Execution:
         # It is chosen by version, generation and length of rows; what is left takes any of them.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if find_spec("triton") is not None:
-            from asr.engines.qwen.device.kernels import Triton
+            from asr.engines.qwen.device.triton_kernels import Triton
 
             kernels = Triton()
     staging = Copying(device) if device.type == "cuda" else Direct()

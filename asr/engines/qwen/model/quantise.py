@@ -22,7 +22,7 @@ from torch.nn.functional import ScalingType
 
 from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.device.interface import LOUDEST, Kernels
-from asr.engines.qwen.device.plain import Plain, narrow
+from asr.engines.qwen.device.kernels import Plain, narrow
 
 Kind = Literal["int8", "fp8"]
 
