@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
@@ -32,16 +31,12 @@ _encoder = msgspec.json.Encoder()
 
 
 class Database(SqliteFile):
-    """See `SqliteFile`. `on_damage` is called on the connection's thread for each record that cannot be read."""
+    """See `SqliteFile`."""
 
-    def __init__(
-        self, path: Path, *, read_only: bool = False, on_damage: Callable[[str], None] = lambda what: None
-    ) -> None:
-        self._floor = 0
-        """As written to the file."""
-        self._reserved = False
-        self._on_damage = on_damage
-        super().__init__(path, tables.MIGRATIONS, read_only=read_only, records=("calls", "call_id"))
+    MIGRATIONS, RECORDS = tables.MIGRATIONS, ("calls", "call_id")
+    _floor = 0
+    """As written to the file."""
+    _reserved = False
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -301,13 +296,9 @@ class Database(SqliteFile):
 
     def _frame(self, row: int, stored: object) -> str:
         """Empty for one that cannot be read: nobody can do anything with it, and it must not stop a resumption."""
-        try:
-            if isinstance(stored, bytes):
-                envelope = _envelope_decoder.decode(stored)
-                if envelope.cursor.endswith(f":{row}"):
-                    return stored.decode()
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            if isinstance(stored, bytes) and _envelope_decoder.decode(stored).cursor.endswith(f":{row}"):
+                return stored.decode()
         self._on_damage(f"event {row}")
         return ""
 
@@ -317,13 +308,8 @@ class Database(SqliteFile):
 
     def _decoded(self, call_id: str, stored: object) -> CallRecord | None:
         """The record, or the one that the call's events add up to when it cannot be read."""
-        try:
-            if isinstance(stored, bytes):
-                return _record_decoder.decode(stored)
-        except ValueError:
-            pass
-        self._on_damage(f"record of call {call_id}")
-        return self._from_events(call_id)
+        record = self._intact(_record_decoder, stored, f"record of call {call_id}")
+        return self._from_events(call_id) if record is None else record
 
     def _from_events(self, call_id: str) -> CallRecord | None:
         record: CallRecord | None = None
@@ -334,9 +320,9 @@ class Database(SqliteFile):
                 continue
         return record
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def _migrate(self) -> None:
         before = self._pragma("user_version")
-        super()._migrate(migrations)
+        super()._migrate()
         if 0 < before < tables.SEARCHED_VERSION and self.used_bytes <= REWRITE_BYTES:
             with self._transaction():
                 search.add(self._connection, self.execute("SELECT id, type, json FROM events").fetchall())

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -54,14 +53,9 @@ _encoder = msgspec.json.Encoder()
 
 
 class JobDatabase(SqliteFile):
-    """See `SqliteFile`. A commit survives a power cut.
+    """See `SqliteFile`. A commit survives a power cut."""
 
-    `on_damage` is called on the connection's thread for each record that cannot be read.
-    """
-
-    def __init__(self, path: Path, *, on_damage: Callable[[str], None] = lambda what: None) -> None:
-        self._on_damage = on_damage
-        super().__init__(path, MIGRATIONS, sync=True, records=("jobs", "id"))
+    MIGRATIONS, SYNC, RECORDS = MIGRATIONS, True, ("jobs", "id")
 
     def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         """The job as it is now, in one transaction with a segment of it. `anew`: those it had are not its own."""
@@ -148,22 +142,12 @@ class JobDatabase(SqliteFile):
     def segments(self, job_id: str) -> list[FileSegment]:
         """A damaged one is left out."""
         query = "SELECT number, CAST(segment AS BLOB) FROM segments WHERE job_id = ? ORDER BY number"
-        found = []
-        for number, segment in self.execute(query, (job_id,)):
-            try:
-                found.append(_segment.decode(segment or b""))
-            except ValueError:
-                self._on_damage(f"stretch {number} of job {job_id}")
-        return found
+        rows = self.execute(query, (job_id,))
+        found = [self._intact(_segment, stored, f"stretch {number} of job {job_id}") for number, stored in rows]
+        return [segment for segment in found if segment is not None]
 
     def _job(self, job_id: str, stored: object) -> Job | None:
-        try:
-            if isinstance(stored, bytes):
-                return _job.decode(stored)
-        except ValueError:
-            pass
-        self._on_damage(f"job {job_id}")
-        return None
+        return self._intact(_job, stored, f"job {job_id}")
 
     def ended_before(self, seconds: float, limit: int) -> list[str]:
         query = "SELECT id FROM jobs WHERE ended_s IS NOT NULL AND ended_s < ? ORDER BY ended_s LIMIT ?"

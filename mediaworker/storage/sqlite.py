@@ -15,10 +15,13 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
+
+import msgspec
 
 from mediaworker.storage.durable import sync_directory
 
+T = TypeVar("T")
 Reason = Literal["damaged", "deleted", "replaced"]
 REASONS: tuple[Reason, ...] = ("damaged", "deleted", "replaced")
 SUFFIXES = ("", "-wal", "-shm")
@@ -66,22 +69,21 @@ class SqliteFile:
     """One connection, for one thread. Every method may raise sqlite3.Error.
 
     Args:
-        migrations: each brings the file from version n to n + 1 (PRAGMA user_version).
-        sync: a commit is on the disk when it returns. Without it, it survives a kill of the process, but a power cut
-            may take the last ones with it; those before are whole.
-        records: the table whose column `record` holds JSON that its indexes look into, and the table's key.
+        on_damage: called on the connection's thread for each record that cannot be read.
     """
 
+    MIGRATIONS: ClassVar[Sequence[str]]
+    """Each brings the file from version n to n + 1 (PRAGMA user_version)."""
+    SYNC: ClassVar[bool] = False
+    """A commit is on the disk when it returns. Without it, it survives a kill of the process, but a power cut may take
+    the last ones with it; those before are whole."""
+    RECORDS: ClassVar[tuple[str, str]]
+    """The table whose column `record` holds JSON that its indexes look into, and the table's key."""
+
     def __init__(
-        self,
-        path: Path,
-        migrations: Sequence[str],
-        *,
-        read_only: bool = False,
-        sync: bool = False,
-        records: tuple[str, str],
+        self, path: Path, *, read_only: bool = False, on_damage: Callable[[str], None] = lambda what: None
     ) -> None:
-        self.path, self._records = path, records
+        self.path, self._on_damage = path, on_damage
         self._identity: dict[str, tuple[int, int]] = {}
         uri = f"{path.absolute().as_uri()}{'?mode=ro' if read_only else ''}"
         self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
@@ -94,10 +96,10 @@ class SqliteFile:
             # made.
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("PRAGMA journal_mode = WAL")
-            self.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            self.execute(f"PRAGMA synchronous = {'FULL' if self.SYNC else 'NORMAL'}")
             # What is erased is overwritten, not only unlinked.
             self.execute("PRAGMA secure_delete = ON")
-            self._migrate(migrations)
+            self._migrate()
             self._identity = self._files()
         except BaseException:
             self._connection.close()  # and so rolls back
@@ -158,7 +160,7 @@ class SqliteFile:
         One of them fails every statement that would change it, because the indexes look into the old record. So this
         goes through the whole table: it is for the moment when such a statement has failed.
         """
-        table, key = self._records
+        table, key = self.RECORDS
         with self._transaction():
             indexes = self.execute(
                 "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL",
@@ -187,6 +189,14 @@ class SqliteFile:
         """A record as far as the rest of the file tells it; None when it does not."""
         return None
 
+    def _intact(self, decoder: msgspec.json.Decoder[T], stored: object, what: str) -> T | None:
+        """What is stored, decoded; None for what cannot be read, which is told."""
+        with contextlib.suppress(ValueError):
+            if isinstance(stored, bytes):
+                return decoder.decode(stored)
+        self._on_damage(what)
+        return None
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -202,9 +212,9 @@ class SqliteFile:
                 self.execute("ROLLBACK")
             raise
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def _migrate(self) -> None:
         """Step by step, each in a transaction: one that fails leaves the file at the version before it."""
-        version = self._pragma("user_version")
+        version, migrations = self._pragma("user_version"), self.MIGRATIONS
         if not 0 <= version <= VERSION_MAX:
             raise UnusableDatabase("damaged", f"the file cannot have version {version}")
         if version > len(migrations):

@@ -15,7 +15,6 @@ from config.load import parse
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take
 from lab.patience import seconds, timeout
 from lab.worker.peers import COMMAND
-from mediaworker.events import tables
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -128,7 +127,7 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
 ) -> None:
     shutil.copy(V1, tmp_path / FILE)
     before = contents(tmp_path / FILE)
-    monkeypatch.setattr(tables, "MIGRATIONS", (MIGRATIONS[0], broken))
+    monkeypatch.setattr(Database, "MIGRATIONS", (MIGRATIONS[0], broken))
     with pytest.raises(StoreError, match="no such table"):
         await EventStore(tmp_path).start()
     assert contents(tmp_path / FILE) == before
