@@ -227,6 +227,9 @@ class Database(SqliteFile):
             return None if found is None else datetime.fromisoformat(str(found[0])).timestamp()
         return None
 
+    def probe(self) -> None:
+        self.head()
+
     def head(self) -> tables.Head:
         """Raises UnusableDatabase as well. Takes no longer when more is stored."""
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())

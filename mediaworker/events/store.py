@@ -41,7 +41,7 @@ class EventStore(RenewableStore[Database]):
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        super().__init__(self.directory / FILE, lambda: timestamp(time.time()))
+        super().__init__(self.directory / FILE, Database, lambda: timestamp(time.time()))
         self.appended = 0
         self._lock: int | None = None
         self._reader: DatabaseThread[Database] | None = None
@@ -57,12 +57,6 @@ class EventStore(RenewableStore[Database]):
         except (OSError, sqlite3.Error) as error:
             await self.stop()
             raise StoreError(f"{self.directory}: {say(error)}") from error
-
-    def _make(self, path: Path, *, read_only: bool = False) -> Database:
-        return Database(path, read_only=read_only, on_damage=self._on_damage)
-
-    def _probe(self, database: Database) -> None:
-        database.head()
 
     def _prepare(self) -> None:
         super()._prepare()

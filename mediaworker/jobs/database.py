@@ -119,7 +119,6 @@ class JobDatabase(SqliteFile):
         return found if isinstance(found, str) and is_job_id(found) else None
 
     def probe(self) -> None:
-        """Read what a start needs, and change nothing: a damaged record is no reason to give up the file."""
         self.execute(OPEN_JOBS).fetchall()
         self.execute("SELECT job_id, number FROM segments LIMIT 1").fetchall()
 

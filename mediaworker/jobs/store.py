@@ -49,7 +49,7 @@ class JobStore(RenewableStore[JobDatabase]):
     """Called when another worker has changed or erased a job."""
 
     def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:
-        super().__init__(folder / FILE, lambda: timestamp(clock()))
+        super().__init__(folder / FILE, JobDatabase, lambda: timestamp(clock()))
         self.sources, self.clock = sources, clock
         self.open: dict[str, Job] = {}
         """Not ended, or ended and somebody waits to be told. Ahead of the disk while that is full."""
@@ -76,12 +76,6 @@ class JobStore(RenewableStore[JobDatabase]):
         super().add_metrics(metrics)
         metrics.counter("jobs_ended", "Counts finished jobs by how they ended.", lambda: self.ended, "status")
         metrics.gauge("job_store_ok", "Is 1 while jobs can be stored.", lambda: self.trouble is None)
-
-    def _make(self, path: Path) -> JobDatabase:
-        return JobDatabase(path, on_damage=self._on_damage)
-
-    def _probe(self, database: JobDatabase) -> None:
-        database.probe()
 
     @property
     def warnings(self) -> list[str]:

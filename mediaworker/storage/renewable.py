@@ -44,6 +44,7 @@ class RenewableStore(Generic[D]):
 
     Args:
         file: where it is a link, the file that it points to is opened, set aside and replaced.
+        database: opens it, or begins one.
         now: the time as a warning shows it.
     """
 
@@ -57,7 +58,7 @@ class RenewableStore(Generic[D]):
     BEGUN: ClassVar[str]
     """What was done with one that was lost in use."""
 
-    def __init__(self, file: Path, now: Callable[[], str]) -> None:
+    def __init__(self, file: Path, database: type[D], now: Callable[[], str]) -> None:
         self.renewed: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         """How often a new file has taken the place of one that was not usable, by what was wrong with that."""
         self.damaged_records = 0
@@ -66,7 +67,7 @@ class RenewableStore(Generic[D]):
         """Names of damaged files that lie beside the store, as of the latest look."""
         self.warning: str | None = None
         """What is to be known about the latest renewal, None when there was none."""
-        self._link, self._now = file, now
+        self._link, self._database, self._now = file, database, now
         self._thread: DatabaseThread[D] | None = None
         self._unusable: StoreUnusable | None = None
         """What a change met since the latest renewal."""
@@ -109,14 +110,6 @@ class RenewableStore(Generic[D]):
         )
 
     # -- what each store has of its own -------------------------------------------------------------------------------
-
-    def _make(self, path: Path) -> D:
-        """Open a file, or begin one. Raises sqlite3.Error, OSError."""
-        raise NotImplementedError
-
-    def _probe(self, database: D) -> None:
-        """Read what a start needs. Raises sqlite3.Error where the file cannot be used."""
-        raise NotImplementedError
 
     def _prepare(self) -> None:
         """Before a file is opened, on its thread. Raises OSError."""
@@ -166,6 +159,10 @@ class RenewableStore(Generic[D]):
 
     # -- the file under it --------------------------------------------------------------------------------------------
 
+    def _make(self, path: Path, *, read_only: bool = False) -> D:
+        """Open a file, or begin one. Raises sqlite3.Error, OSError."""
+        return self._database(path, read_only=read_only, on_damage=self._on_damage)
+
     async def _open(self) -> None:
         """Raises sqlite3.Error, OSError."""
         self._thread = await DatabaseThread.open(self.THREAD, self._open_file)
@@ -173,7 +170,7 @@ class RenewableStore(Generic[D]):
 
     def _open_file(self) -> D:
         self._prepare()
-        database, damage = open_file(self.file, self._make, self._probe)
+        database, damage = open_file(self.file, self._make)
         if damage is not None:
             self._note_renewal("damaged", f"{damage}: {self.LOST}")
         self._note_set_aside()

@@ -108,6 +108,11 @@ class SqliteFile:
     def close(self) -> None:
         self._connection.close()
 
+    def probe(self) -> None:
+        """Read what a start needs, and change nothing: a damaged record is no reason to give up the file. Raises
+        sqlite3.Error, UnusableDatabase where the file cannot be used."""
+        raise NotImplementedError
+
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         return self._connection.execute(sql, parameters)
 
@@ -241,25 +246,25 @@ class SqliteFile:
 D = TypeVar("D", bound=SqliteFile)
 
 
-def open_file(path: Path, make: Callable[[Path], D], probe: Callable[[D], object]) -> tuple[D, str | None]:
-    """The file, opened and found good by `probe`; and when it was damaged and a new one is open in its place, one
+def open_file(path: Path, make: Callable[[Path], D]) -> tuple[D, str | None]:
+    """The file, opened and probed; and when it was damaged and a new one is open in its place, one
     sentence about that. Raises sqlite3.Error and OSError where the content of the file is not to blame.
     """
     path = Path(os.path.realpath(path))  # a link's target is set aside, and its place taken
     try:
         _check_kinds(path)
-        return _opened(path, make, probe), None
+        return _opened(path, make), None
     except (sqlite3.Error, ValueError) as error:
         if (why := _damage(error, path)) is None:
             raise _explained(error, path) from error
     aside = set_aside(path)
-    return _opened(path, make, probe), f"{path.name} was damaged ({why}) and was set aside as {aside}"
+    return _opened(path, make), f"{path.name} was damaged ({why}) and was set aside as {aside}"
 
 
-def _opened(path: Path, make: Callable[[Path], D], probe: Callable[[D], object]) -> D:
+def _opened(path: Path, make: Callable[[Path], D]) -> D:
     database = make(path)
     try:
-        probe(database)
+        database.probe()
     except BaseException:
         database.close()
         raise
