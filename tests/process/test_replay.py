@@ -21,12 +21,12 @@ from lab.engine.offline import utterances
 from lab.engine.recognizer import install_listener, of_listener
 from lab.patience import seconds
 from lab.worker.peers import COMMAND, command, worker
+from mediaworker.cli.live import renumber
 from mediaworker.cli.main import main
 from mediaworker.cli.replay import table
 from mediaworker.replay import datagrams, pcap, recording, streams
 from mediaworker.replay.datagrams import Datagram, DatagramCounters, ip_packet
 from mediaworker.replay.link import Faults, Link
-from mediaworker.replay.phone import renumber
 from mediaworker.replay.source import Messages, Packets, load, save
 
 DATA = Path(__file__).parents[1] / "data" / "replay"

@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,13 +91,13 @@ class Batch:
     async def run(self) -> int:
         """The exit code. Raises CommandError when nothing more can be done."""
         recognizer = Recognizer(self._settings, on_state=self._engine_state)
-        service = FileService(self._settings, recognizer, in_work=lambda count: recognizer.keep_alive(count > 0))
+        self._service = FileService(self._settings, recognizer, in_work=lambda count: recognizer.keep_alive(count > 0))
         await recognizer.start()
         waiting = iter(self._files)
         self._bar = tqdm(total=0, unit="s", file=sys.stderr, disable=None, bar_format=BAR, dynamic_ncols=True)
         with self._bar:
             showing = asyncio.create_task(self._show(), name="progress")
-            workers = [asyncio.create_task(self._work(waiting, service)) for _ in range(TOGETHER)]
+            workers = [asyncio.create_task(self._work(waiting)) for _ in range(TOGETHER)]
             try:
                 await asyncio.gather(*workers)
             finally:
@@ -107,10 +107,10 @@ class Batch:
                 await recognizer.stop()
         return self._outcome
 
-    async def _work(self, waiting: Any, service: FileService) -> None:
+    async def _work(self, waiting: Iterator[_File]) -> None:
         for file in waiting:
             try:
-                await self._transcribe(file, service)
+                await self._transcribe(file)
             except FileRefused as refused:
                 self._worse(UNREADABLE, f"{file.path}: {refused.reason}")
             except SourceChanged:
@@ -128,7 +128,7 @@ class Batch:
                 file.over = True
                 self._print()
 
-    async def _transcribe(self, file: _File, service: FileService) -> None:
+    async def _transcribe(self, file: _File) -> None:
         """Raises FileRefused, SourceChanged, NotOurResult, EngineUnavailable, OSError."""
         try:
             opened = await asyncio.to_thread(_open, file.path)  # a pipe waits for its writer
@@ -138,41 +138,34 @@ class Batch:
             mark = self._mark(file, source.fileno())
             if self._complete(file, mark) and not self._force:
                 return
-            if self._folder is not None:
-                self._name(file).parent.mkdir(parents=True, exist_ok=True)
-            with closing(self._partial(file, source.fileno(), service)) as partial:
+            with closing(self._partial(file, mark)) as partial:
                 if self._force:
                     partial.start_over()
                 try:
-                    transcript = await self._recognise(file, source.fileno(), service, partial)
+                    transcript = await self._recognise(file, source.fileno(), partial)
                 except SourceChanged:
                     partial.start_over()
-                    transcript = await self._recognise(file, source.fileno(), service, partial)
+                    transcript = await self._recognise(file, source.fileno(), partial)
                 self._write(file, transcript, mark)
                 partial.done()
         for warning in transcript.warnings:
             self._worse(OK if transcript.whole else INCOMPLETE, f"{file.path}: {warning}")
 
-    async def _recognise(
-        self, file: _File, descriptor: int, service: FileService, partial: PartialFile
-    ) -> FileTranscript:
+    async def _recognise(self, file: _File, descriptor: int, partial: PartialFile) -> FileTranscript:
         # What is no UTF-8 in a name cannot be told to other processes.
         name, stream, known = printable(file.path.name), printable(str(file.path)), dict(partial.known)
-        with service.transcription(FileTask(descriptor, name, self._options, stream, known=known)) as work:
+        with self._service.transcription(FileTask(descriptor, name, self._options, stream, known=known)) as work:
             async with aclosing(work.segments()) as found:
                 async for segment in found:
                     partial.add(segment)
-                    self._progress(file, work)
+                    if (opened := work.facts.opened) is not None:
+                        file.duration_s = opened.duration_s
+                    file.done_s = max(file.done_s, work.done_s)
             transcript = FileTranscript.of(work.facts, arranged(partial.known.values()), self._options.speakers)
             file.duration_s = file.done_s = transcript.duration_s
             return transcript
 
     # -- results ----------------------------------------------------------------------------------------------------
-
-    def _name(self, file: _File) -> Path:
-        """Of its results, without their suffix."""
-        assert self._folder is not None
-        return self._folder / result_name(file.path)
 
     def _mark(self, file: _File, descriptor: int) -> Mark:
         """Of its results."""
@@ -187,13 +180,16 @@ class Batch:
         targets = [target(self._folder, file.path, format) for format in self._formats]
         return all([result_marks.check(each, mark) for each in targets])
 
-    def _partial(self, file: _File, descriptor: int, service: FileService) -> PartialFile:
-        found = os.fstat(descriptor)
-        engine = service.recognizer.engine
+    def _partial(self, file: _File, mark: Mark) -> PartialFile:
+        """In the folder of its results, which is there then. Raises OSError."""
+        engine = self._service.recognizer.engine
         model = self._settings.asr.model if engine == "qwen" else engine
-        heading = Heading(printable(str(file.path.absolute())), found.st_size, found.st_mtime_ns, model, self._options)
-        name = self._name(file) if self._folder is not None else None
-        return PartialFile(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
+        path, name = printable(str(file.path.absolute())), None
+        if self._folder is not None:
+            name = self._folder / result_name(file.path)
+            name.parent.mkdir(parents=True, exist_ok=True)
+            name = name.with_name(f".{name.name}.partial")
+        return PartialFile(name, Heading(path, mark.bytes, mark.mtime_ns, model, self._options))
 
     def _write(self, file: _File, transcript: FileTranscript, mark: Mark) -> None:
         self._complete(file, mark)  # somebody may have put something there meanwhile
@@ -219,11 +215,6 @@ class Batch:
 
     def _engine_state(self, state: EngineStatus, why: str) -> None:
         self._engine_why = why
-
-    def _progress(self, file: _File, work: Any) -> None:
-        if (opened := work.facts.opened) is not None:
-            file.duration_s = opened.duration_s
-        file.done_s = max(file.done_s, work.done_s)
 
     async def _show(self) -> None:
         while True:
@@ -256,12 +247,9 @@ class Batch:
                 print(for_output(file.printed, sys.stdout), end="", flush=True)
             file.printed = None
 
-    def _say(self, line: str) -> None:
+    def _worse(self, outcome: int, line: str) -> None:
         with tqdm.external_write_mode(file=sys.stderr):
             print_error(line)
-
-    def _worse(self, outcome: int, line: str) -> None:
-        self._say(line)
         # A file that could not be read says more than a stretch that could not.
         self._outcome = min(filter(None, (self._outcome, outcome)), default=OK)
 

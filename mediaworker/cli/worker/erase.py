@@ -7,7 +7,7 @@ import sys
 
 from mediaworker.cli.terminal.output import FAILED
 from mediaworker.cli.worker import connection
-from mediaworker.cli.worker.records import call_line, find_call, is_call_id
+from mediaworker.cli.worker.calls import call_line, find_call, is_call_id
 from mediaworker.client import Client
 
 

@@ -10,9 +10,9 @@ import json
 import sys
 from typing import Any
 
+from config.log_text import printable
 from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker import connection
-from mediaworker.cli.worker.records import job_line
 from mediaworker.client import Client
 
 
@@ -48,3 +48,13 @@ def run(args: argparse.Namespace) -> int:
                 show(job)
 
     return connection.ask(args, ask, "batch")
+
+
+def job_line(job: dict[str, Any]) -> str:
+    """One job in one line; `job` as the worker shows it."""
+    ratio = job["progress"]["ratio"]
+    done = "" if ratio is None else f"{ratio:.0%}"
+    why = job.get("error") or {}
+    text = f"  {why.get('message', '') if isinstance(why, dict) else why}" if why else ""
+    line = f"{job['id']}  {str(job['created_at'])[:19]}  {job['status']:9}  {done:>4}  {job['file']['name']}{text}"
+    return printable(line)

@@ -7,7 +7,7 @@ import sys
 
 from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker import connection
-from mediaworker.cli.worker.records import find_call
+from mediaworker.cli.worker.calls import find_call
 from mediaworker.client import Client
 
 
