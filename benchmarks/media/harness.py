@@ -100,7 +100,7 @@ class Harness:
     ) -> Figures:
         """Say "ready", run the media tick for `seconds` from when `ready` has been waited for, and give the figures."""
         await self.hub.flush()
-        media = self._media = MediaLoop(self.detector, lambda: self.calls, sweep=sweep, stepped=stepped)
+        media = self._media = MediaLoop(self.calls, sweep=sweep, stepped=stepped)
         media.lags_s = deque()  # all of a run's, not the latest: `_Speed` finds them by their number
         media.start()
         gc.collect()

@@ -62,7 +62,7 @@ class Desk:
             aligner=aligner,
             calls_changed=lambda count: self.media.wake(),
         )
-        self.media = MediaLoop(self.detector, lambda: self.registry)
+        self.media = MediaLoop(self.registry)
         self.sequence = 0
 
     def of(self, kind: type) -> list[Any]:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from audio import ALL, Detector, Shard
+from audio import ALL, Shard
 from config.metrics.registry import MetricsRegistry
 from config.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
-from mediaworker.calls.overload import LoadGuard
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.calls.transcriber import LegTranscriber
-from mediaworker.tracing.latency import LatencyParts
 
 TICK_S = 0.032
 
@@ -25,25 +24,21 @@ log = structlog.get_logger()
 class MediaLoop:
     """Runs the detector on the event loop; between batches of at most 128 windows the loop serves its sockets.
 
-    `stalls_s` holds how late the latest ticks began because of other work on the loop, and `lags_s` how long after its
-    due time each tick ended, delays by the tick before it included. `sweep` reads the RTP sockets, a batch at a time;
-    `stepped` is called once the due windows have been taken.
+    `lags_s` holds how long after its due time each of the latest ticks ended, delays by the tick before it included.
+    `sweep` reads the RTP sockets, a batch at a time; `stepped` is called once the due windows have been taken.
     """
 
     def __init__(
         self,
-        detector: Detector,
-        calls: Callable[[], Iterable[Call]],
+        registry: CallRegistry,
         *,
         metrics_s: float = 5.0,
-        latency: LatencyParts | None = None,
-        guard: LoadGuard | None = None,
         sweep: Callable[[float, Shard], Iterable[None]] = lambda now, shard: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
-        self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
+        self._calls, self._detector, self._metrics_s = registry, registry.detector, metrics_s
         self._sweep, self._stepped = sweep, stepped
-        self._latency, self._guard = latency or LatencyParts(), guard
+        self._latency, self._guard = registry.parts.latency, registry.parts.guard
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._speaking: dict[LegTranscriber, int] = {}
@@ -56,7 +51,6 @@ class MediaLoop:
         """Ticks that ended in an exception."""
         self.lag_max_s = 0.0
         """The longest time from when a tick was due until its last window was through the VAD."""
-        self.stalls_s: deque[float] = deque(maxlen=4096)
         self.lags_s: deque[float] = deque(maxlen=4096)
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -102,8 +96,7 @@ class MediaLoop:
             shard = Shard(number, shard.of if number else self._detector.shards)
             if self._idle():
                 self._woken.clear()
-                if self._guard is not None:
-                    self._guard.calm()
+                self._guard.calm()
                 await self._woken.wait()
                 due = loop.time()
                 self._report_s = due + self._metrics_s
@@ -113,14 +106,12 @@ class MediaLoop:
             ready = max(due, now)
             await asyncio.sleep(ready - now)
             now = loop.time()
-            self.stalls_s.append(now - ready)
             self._latency.tick(ready, now)
             try:
                 await self.tick(now, shard)
                 self._latency.ticked(due, done := loop.time())
                 self.lags_s.append(done - due)
-                if self._guard is not None:
-                    self._guard.lagged(done - due, 1 / shard.of)
+                self._guard.lagged(done - due, 1 / shard.of)
                 self.lag_max_s = max(self.lag_max_s, done - due)
                 if shard.number == 0:
                     self._report(now)
@@ -166,7 +157,7 @@ class MediaLoop:
         """Publish each call's metrics once a period, a few calls per tick so that audio is not delayed."""
         if now >= self._report_s:
             self._report_s = now + self._metrics_s
-            self._reports = deque(self._calls())
+            self._reports = deque(self._calls)
             self._share = math.ceil(2 * len(self._reports) * TICK_S / self._metrics_s)
         for _ in range(min(self._share, len(self._reports))):
             call = self._reports.popleft()

@@ -72,7 +72,7 @@ class CallRegistry:
         self.draining = False
         self.masked: Counter[str] = Counter()
         """How many texts and digits were masked, by kind."""
-        self._settings, self._detector, self._parts = settings, detector, parts
+        self.detector, self.parts, self._settings = detector, parts, settings
         self._policy, self._rules = Policy(settings), rules
         self._aligner, self._calls_changed = aligner, calls_changed
         self._call_parts = CallParts(detector, publish, parts.clock, self._closed, _later)
@@ -92,6 +92,7 @@ class CallRegistry:
         )
         metrics.gauge("draining", "Is 1 while the worker drains before it ends.", lambda: self.draining)
         metrics.counters("transcripts", self.stats)
+        self.parts.guard.add_metrics(metrics)
         metrics.counter(
             "redactions",
             "Counts redacted parts of texts and masked digits by kind.",
@@ -119,14 +120,14 @@ class CallRegistry:
             return CallRefused(503, "the worker is shutting down")
         if len(self._calls) >= self._settings.max_calls:
             return CallRefused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
-        if self._parts.guard.load is LoadState.FULL:
+        if self.parts.guard.load is LoadState.FULL:
             return CallRefused(503, "the worker cannot keep up with the calls it has")
         return None
 
     @property
     def trouble(self) -> str | None:
         """Why the next call is likely to fail although it would be admitted, or None."""
-        if self._no_memory_s is None or self._parts.clock() - self._no_memory_s >= NO_MEMORY_S:
+        if self._no_memory_s is None or self.parts.clock() - self._no_memory_s >= NO_MEMORY_S:
             return None
         return "there was no memory for the last call"
 
@@ -186,7 +187,7 @@ class CallRegistry:
                 call.add(self._leg(call, spec, plan))
         except BaseException:
             for leg in call.legs.values():
-                self._detector.close(leg)
+                self.detector.close(leg)
             raise
 
     def _admit(self, call: Call) -> None:
@@ -198,7 +199,7 @@ class CallRegistry:
         self._empty.clear()
         self._calls_changed(len(self._calls))
         log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(call.members))
-        if (traces := self._parts.traces) is not None:
+        if (traces := self.parts.traces) is not None:
             direction = call.info.direction
             traces.on_call(call.id, call.start_s, source=source, direction=direction, external_id=external_id)
         call.started()
@@ -221,7 +222,7 @@ class CallRegistry:
     def _audio_leg(self, call: Call, spec: LegSpec, endpointing: Endpointing) -> Leg:
         """Raises CallRefused for lack of memory."""
         try:
-            audio = self._detector.open(
+            audio = self.detector.open(
                 spec.codec,
                 endpointing,
                 transport=spec.transport,
@@ -232,7 +233,7 @@ class CallRegistry:
             )
         except (MemoryError, OSError) as error:
             self.refused += 1
-            self._no_memory_s = self._parts.clock()
+            self._no_memory_s = self.parts.clock()
             log.error("no memory for a call", error=str(error), external_id=call.info.external_id)
             raise CallRefused(503, "there is no memory for another call") from error
         self._no_memory_s = None
@@ -252,7 +253,7 @@ class CallRegistry:
         transcriber = LegTranscriber(
             audio,
             leg_plan,
-            self._parts,
+            self.parts,
             publish=call.publish,
             call_ms=lambda position: call.leg_ms(audio, position),
             drained=call.drained,
@@ -273,16 +274,16 @@ class CallRegistry:
         return LegWordTimestamps(
             self._aligner,
             publish=call.publish,
-            clock=self._parts.clock,
+            clock=self.parts.clock,
             done=call.drained,
-            latency=self._parts.latency,
+            latency=self.parts.latency,
         )
 
     def _closed(self, call: Call) -> None:
         del self._calls[call.id]
         for leg in call.media:
             if leg.packets:
-                self._parts.latency.jitter.observe(leg.jitter_ms / 1000)
+                self.parts.latency.jitter.observe(leg.jitter_ms / 1000)
         if not self._calls:
             self._empty.set()
         self._calls_changed(len(self._calls))

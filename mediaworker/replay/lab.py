@@ -122,7 +122,7 @@ class Lab:
         self._seq: dict[str, int] = {}
         self._row = 0
         self._legs: list[tuple[LegResult, Leg, SourceLatch | None]] = []
-        self._media = MediaLoop(self._detector, lambda: self._calls)
+        self._media = MediaLoop(self._calls)
 
     async def run(self, source: Packets | Messages, speed: float) -> list[LegResult]:
         """`speed`: times real time; 0: as fast as possible."""

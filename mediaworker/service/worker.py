@@ -54,7 +54,6 @@ from mediaworker.policy.redaction.call import Policy
 from mediaworker.service.readiness import Readiness
 from mediaworker.service.reload import Part, ReloadCounters
 from mediaworker.service.serve import StartError, bind, open_traces
-from mediaworker.tracing.latency import LatencyParts
 from mediaworker.webhooks import events as event_webhooks
 from mediaworker.webhooks.events import EventWebhooks
 
@@ -75,7 +74,6 @@ class Worker:
         self.settings = settings
         clock = asyncio.get_running_loop().time
         self.metrics = MetricsRegistry()
-        self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
         self.traces = open_traces(settings, "mediaworker")
         if self.traces is not None:
@@ -87,9 +85,8 @@ class Worker:
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
-        self.guard = LoadGuard()
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
-        parts = TranscriberParts(self.recognizer, clock, latency=self.latency, guard=self.guard, traces=self.traces)
+        parts = TranscriberParts(self.recognizer, clock, guard=LoadGuard(), traces=self.traces)
         self.calls = CallRegistry(
             settings,
             parts,
@@ -107,14 +104,7 @@ class Worker:
         self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks, self.sip)
         self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
         self._throttle = Throttle()
-        self.media = MediaLoop(
-            self.detector,
-            lambda: self.calls,
-            latency=self.latency,
-            guard=self.guard,
-            sweep=self._sweep,
-            stepped=self._throttle.release,
-        )
+        self.media = MediaLoop(self.calls, sweep=self._sweep, stepped=self._throttle.release)
         endpoints = self._make_ingresses(settings)
         self._make_http(settings, endpoints)
         self._add_metrics(self.metrics)
@@ -174,9 +164,10 @@ class Worker:
         connections.add_metrics(metrics, limits)
         recognition.add_metrics(metrics, self.recognizer)
         metrics.counters("http", self.http.guard.counters)
-        self.latency.add_metrics(metrics, commit=self.hub.final_commit_s, fan_out=self.hub.final_fan_out_s)
+        latency = self.calls.parts.latency
+        latency.add_metrics(metrics, commit=self.hub.final_commit_s, fan_out=self.hub.final_fan_out_s)
         for part in (
-            self.reloads, self.auth_failures, self.listener, self.calls, self.guard, self.alerts, self.media, self.hub,
+            self.reloads, self.auth_failures, self.listener, self.calls, self.alerts, self.media, self.hub,
             self.retention, self.webhooks, self.twilio, self.streams, self.asterisk, self.audiosocket, self.files,
             self.jobs, self.cluster, self.traces, self.sip,
         ):  # fmt: skip

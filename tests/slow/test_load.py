@@ -82,7 +82,7 @@ class BusyDesk(Desk):
             publish=lambda call_id, at_ms, body: self.published.append(body),
             calls_changed=lambda count: self.media.wake(),
         )
-        self.media = MediaLoop(self.detector, lambda: self.registry, guard=self.guard, sweep=self.work)
+        self.media = MediaLoop(self.registry, sweep=self.work)
 
     def work(self, now: float, turn: Shard) -> Iterator[None]:
         time.sleep(self.work_s)

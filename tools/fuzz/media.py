@@ -159,7 +159,7 @@ class Sessions:
             detector=self._detector,
             publish=self._publish,
         )
-        self._media = MediaLoop(self._detector, lambda: self._registry)
+        self._media = MediaLoop(self._registry)
 
     def _publish(self, call_id: str, at_ms: int, body: events.EventBody) -> None:
         self._row += 1

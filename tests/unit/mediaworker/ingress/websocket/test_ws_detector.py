@@ -57,7 +57,7 @@ class World:
             detector=self.detector,
             publish=lambda call_id, at_ms, body: (self.times.append(at_ms), self.published.append(body)),
         )
-        self._media = MediaLoop(self.detector, lambda: self.registry)
+        self._media = MediaLoop(self.registry)
         policy = StreamPolicy("s", "test", 5.0, 60.0, 14400.0, StreamEngine(lambda: True), lambda: 0.0)
         self.session = AsrSession(policy, self.registry, self.now)
 
