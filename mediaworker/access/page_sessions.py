@@ -18,11 +18,11 @@ TOKEN_BYTES = 24
 class PageSessions:
     """`keys` are good for every scope, and only while no API keys are configured."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_used: Callable[[], None] = lambda: None) -> None:
+        """`on_used`: called when the token has been used, and there is another one."""
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.keys: tuple[str, ...] = ()
-        self.on_used: Callable[[], None] = lambda: None
-        """The token has been used, and there is another one."""
+        self._on_used = on_used
 
     def redeem(self, token: str) -> str | None:
         """A key for the token, once; None for any other."""
@@ -31,5 +31,5 @@ class PageSessions:
         key = secrets.token_urlsafe(TOKEN_BYTES)
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.keys = (*self.keys, key)[-MAX_SESSIONS:]
-        self.on_used()
+        self._on_used()
         return key

@@ -21,6 +21,7 @@ from mediaworker.calls.sound import Player
 from mediaworker.events import schema as events
 from mediaworker.events import talk
 from mediaworker.policy.alerts.call import CallAlerts
+from mediaworker.policy.alerts.rules import Rules
 from mediaworker.policy.redaction.call import CallPrivacy
 
 log = structlog.get_logger()
@@ -53,7 +54,7 @@ class Call:
         words_wait_s: how long the end waits for the words' timestamps after the last final.
         make_leg: opens a leg that joins during the call.
         privacy: screens every event before anybody sees it.
-        alerts: receives every screened event, and raises alerts.
+        rules: returns the current rules of alerts, which every screened event may raise; None: there are none.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Call:
         words_wait_s: float,
         make_leg: Callable[[Call, LegSpec], CallLeg],
         privacy: CallPrivacy,
-        alerts: CallAlerts | None = None,
+        rules: Callable[[], Rules] | None = None,
     ) -> None:
         self.info, self.id, self.start_s = info, info.id, parts.clock()
         self.members: dict[str, CallLeg] = {}
@@ -78,9 +79,8 @@ class Call:
         self._detector, self._publish, self._clock = parts.detector, parts.publish, parts.clock
         self._closed, self._later = parts.closed, parts.later
         self._plan, self._words_wait_s = plan, words_wait_s
-        self._make_leg, self._privacy, self._alerts = make_leg, privacy, alerts
-        if alerts is not None:
-            alerts.is_copy = lambda leg: leg in self.members and self.members[leg].transcriber.hears_another
+        self._make_leg, self._privacy = make_leg, privacy
+        self._alerts = CallAlerts(rules, self._hears_another) if rules is not None else None
         self._ending: str | None = None
         self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
@@ -172,6 +172,9 @@ class Call:
         """Call time of a leg's position. A leg's sample 0 is its first arrival."""
         origin_s = self.start_s if leg.origin_s is None else leg.origin_s
         return max(0, round((origin_s - self.start_s) * 1000) + position // 8)
+
+    def _hears_another(self, leg: str) -> bool:
+        return leg in self.members and self.members[leg].transcriber.hears_another
 
     # -- what the peer does -----------------------------------------------------------------------------------------
 

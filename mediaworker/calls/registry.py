@@ -25,7 +25,6 @@ from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.errors import MediaworkerError
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
-from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import Rules
 from mediaworker.policy.redaction.call import CallPrivacy, Policy
 
@@ -174,7 +173,7 @@ class CallRegistry:
             words_wait_s=self._settings.asr.words_wait_s,
             make_leg=lambda call, spec: self._leg(call, spec, plan(overrides)),
             privacy=CallPrivacy(self._policy, self.masked),
-            alerts=CallAlerts(self._rules) if self._rules is not None else None,
+            rules=self._rules,
         )
         self._open_legs(call, legs, plan(overrides))
         self._admit(call)

@@ -102,7 +102,7 @@ class Worker:
         self.cluster = self._join_cluster(settings)
         self.jobs = JobService(settings, self.files, store=self.cluster.jobs if self.cluster is not None else None)
         self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks, self.sip)
-        self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
+        self.page_sessions, self.auth_failures = PageSessions(self._show_page_link), AuthFailures()
         self._throttle = Throttle()
         self.media = MediaLoop(self.calls, sweep=self._sweep, stepped=self._throttle.release)
         endpoints = self._make_ingresses(settings)
@@ -237,7 +237,6 @@ class Worker:
             audiosocket=self.audiosocket.port if self.settings.audiosocket.enabled else None,
             engine=self.recognizer.engine or "unknown until an engine server answers",
         )
-        self.page_sessions.on_used = self._show_page_link
         self._show_page_link()
 
     async def drain(self) -> None:

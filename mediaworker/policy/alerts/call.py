@@ -20,12 +20,15 @@ class _LegTalk:
 
 
 class CallAlerts:
-    """`rules` returns the current rules, which may change during the call."""
+    """The alerts of one call.
 
-    def __init__(self, rules: Callable[[], Rules]) -> None:
-        self._rules = rules
-        self.is_copy: Callable[[str], bool] = lambda leg: False
-        """Whether what is heard on the leg now is another leg's sound; set by the call."""
+    Args:
+        rules: returns the current rules, which may change during the call.
+        is_copy: whether what is heard on a leg now is another leg's sound.
+    """
+
+    def __init__(self, rules: Callable[[], Rules], is_copy: Callable[[str], bool]) -> None:
+        self._rules, self._is_copy = rules, is_copy
         self._legs: dict[str, _LegTalk] = {}
         self._held: set[str] = set()
         self._alerted: dict[tuple[str, str], int] = {}
@@ -113,7 +116,7 @@ class CallAlerts:
                     yield from self._alert_once(rule, name, start_ms, now_ms)
 
     def _talks(self, name: str) -> bool:
-        return self._legs[name].since_ms is not None and not self.is_copy(name)
+        return self._legs[name].since_ms is not None and not self._is_copy(name)
 
     def _overtalk(self, now_ms: int, end_ms: int | None = None) -> Iterator[events.Alert]:
         """The leg that began later talks over the other. `end_ms`: when one of them ended, if one just has."""

@@ -35,8 +35,8 @@ def test_a_choice() -> None:
 
 
 def test_a_link_opens_the_page_once() -> None:
-    sessions, used = PageSessions(), []
-    sessions.on_used = lambda: used.append(sessions.token)
+    used: list[str] = []
+    sessions = PageSessions(lambda: used.append(sessions.token))
     token = sessions.token
     assert len(token) == 32 and sessions.keys == ()
     assert sessions.redeem("") is sessions.redeem(token[:-1]) is sessions.redeem("ä") is None and not used

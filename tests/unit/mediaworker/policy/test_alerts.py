@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -53,9 +53,10 @@ def started() -> events.CallStarted:
     return events.CallStarted("twilio", "inbound", "1", "2", "", legs, {})
 
 
-def call(text: str = RULES) -> CallAlerts:
+def call(text: str = RULES, copies: Collection[str] = ()) -> CallAlerts:
+    """`copies`: legs on which another leg is heard."""
     rules = parse(text)
-    alerts = CallAlerts(lambda: rules)
+    alerts = CallAlerts(lambda: rules, lambda leg: leg in copies)
     assert alerts.on_event(0, started()) == []
     return alerts
 
@@ -323,12 +324,12 @@ def test_a_file_that_cannot_be_used_at_the_start_is_a_wrong_configuration(tmp_pa
 
 
 def test_crosstalk_is_no_overtalk_and_ends_no_silence() -> None:
-    alerts = call()
-    alerts.is_copy = lambda leg: leg == "out"
+    copies = {"out"}
+    alerts = call(copies=copies)
     start(alerts, "in", 1000)
     start(alerts, "out", 1200)
     assert alerts.check(9000) == [] and end(alerts, "in", 9000) == []
     assert alerts.on_event(9300, events.SpeechEnded("out", "out/1", 9200, "in")) == []
-    alerts.is_copy = lambda leg: False
+    copies.clear()
     assert [alert.rule for alert in alerts.check(19_100)] == ["dead-air"]
     assert [alert.rule for alert in alerts.check(20_100)] == ["agent-quiet"], "the agent has not spoken yet"
