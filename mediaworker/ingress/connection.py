@@ -32,7 +32,7 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
 from mediaworker.ingress.port import MediaPort, PortConnection
-from mediaworker.ingress.runner import Backlog, OnMessages, PeerHeartbeat, run_session
+from mediaworker.ingress.runner import Backlog, OnMessages, PeerHeartbeat
 
 log = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class MediaConnection(PortConnection):
         self._timer: asyncio.TimerHandle | None = None
         """Aborts the connection: at first when the handshake takes too long, later when the close does."""
         self._heartbeat = PeerHeartbeat(heartbeat_s, self._beat)
-        self._closing = self._reading_paused = False
+        self._closing = False
         self._messages = Backlog[tuple[bool, bytes]](port.throttle)
         """(is text, payload) of messages that wait for the session."""
         self._fragments: list[bytes] = []
@@ -126,15 +126,6 @@ class MediaConnection(PortConnection):
         self._heartbeat.stop()
         for event in (self._lost, self._arrived, self._writable):
             event.set()
-
-    def pause_writing(self) -> None:
-        # Pongs that nobody reads would pile up: nothing more is read until they are taken.
-        self._writable.clear()
-        self._update_reading()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-        self._update_reading()
 
     # -- runner.MediaSocket -------------------------------------------------------------------------------------------
 
@@ -280,18 +271,16 @@ class MediaConnection(PortConnection):
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self.transport.abort)
 
     def _update_reading(self) -> None:
-        """Pause or resume the transport: the one place that decides which it is."""
-        full = self._messages.full(READ_AGAIN_BYTES if self._reading_paused else 0)
+        full = self._messages.full(READ_AGAIN_BYTES if self._paused else 0)
         pause = full or not self._writable.is_set() or self in self._batched
-        if pause != self._reading_paused and not self.transport.is_closing():
-            self._reading_paused = pause
-            (self.transport.pause_reading if pause else self.transport.resume_reading)()
+        if pause != self._paused:
+            self._read_on(not pause)
 
     def _beat(self) -> None:
         if self.websocket.state is not State.OPEN:
             return
         batched, writable = self in self._batched, self._writable.is_set()
-        held_back = self._is_ahead() if batched else self._reading_paused and writable
+        held_back = self._is_ahead() if batched else self._paused and writable
         if self._heartbeat.is_peer_gone(self.transport.get_write_buffer_size(), held_back=held_back):
             self._fail(1011, "the peer does not answer pings")
         elif writable:
@@ -310,15 +299,9 @@ class MediaConnection(PortConnection):
         self._flush()
         if opens is None or self.websocket.state is not State.OPEN:
             return
-        session = opens(self._loop.time())
         self._heartbeat.start()
         try:
-            await run_session(session, self, self._port.throttle)
-        except Exception:
-            log.exception("media connection failed", path=path, call_id=session.call_id)
-            await self.close(1011, "internal error")
-        else:
-            await self.close()
+            await self.serve(opens(self._loop.time()))
         finally:
             self._messages.clear()
 

@@ -11,7 +11,8 @@ import structlog
 from config.tasks import end_tasks
 from mediaworker.access.connections import ConnectionLimit, refused_places
 from mediaworker.access.notices import Notices
-from mediaworker.ingress.runner import OnMessages, Throttle
+from mediaworker.ingress.runner import MediaSocket, OnMessages, Throttle, run_session
+from mediaworker.ingress.session import Session
 
 log = structlog.get_logger()
 
@@ -36,6 +37,8 @@ class PortConnection(asyncio.Protocol):
         self._writable.set()
         self._on_messages: OnMessages | None = None
         self._is_ahead: Callable[[], bool] = lambda: False
+        self._paused = False
+        """Whether the transport has been told to read no more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -47,6 +50,35 @@ class PortConnection(asyncio.Protocol):
     def begin(self) -> None:
         """The connection has been admitted."""
         raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        # What the peer asks for, such as pongs, would pile up: nothing more is read until its answers are taken.
+        self._writable.clear()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Pause or resume the transport: the one place that decides which it is."""
+        raise NotImplementedError
+
+    def _read_on(self, on: bool) -> None:
+        if not self.transport.is_closing():
+            self._paused = not on
+            (self.transport.resume_reading if on else self.transport.pause_reading)()
+
+    async def serve(self, session: Session[Any]) -> None:
+        """Run the session, and close the connection when it is over."""
+        code, reason = 1000, ""
+        try:
+            await run_session(session, cast(MediaSocket, self), self._port.throttle)
+        except Exception:
+            log.exception("media connection failed", call_id=session.call_id)
+            code, reason = 1011, "internal error"
+        finally:
+            await self.close(code, reason)
 
     async def close(self, code: int, reason: str) -> None:
         """Close it; returns when the TCP connection is gone."""

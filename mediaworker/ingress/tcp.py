@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from config.access_list import AccessList
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.outbox import LINGER_S
 from mediaworker.ingress.port import MediaPort, PortConnection
-from mediaworker.ingress.runner import OnMessages, Throttle, run_session
+from mediaworker.ingress.runner import OnMessages, Throttle
 from mediaworker.ingress.session import Session
-
-log = structlog.get_logger()
 
 MAX_UNREAD = 1 << 16
 """Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
@@ -40,13 +36,13 @@ class TcpConnection(PortConnection):
         self._open_session = port.open_session
         self._data: bytes | None = None
         """Read, and not yet given to the session; empty: the session may have kept something and is asked to go on."""
-        self._eof = self._closing = self._paused = False
+        self._eof = self._closing = False
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.session = self._open_session(self, self._loop.time())
-        self.task = self._loop.create_task(self._run(self.session))
+        self.task = self._loop.create_task(self.serve(self.session))
         self.task.add_done_callback(lambda _: self._port.leave(self))
 
     def data_received(self, data: bytes) -> None:
@@ -71,12 +67,6 @@ class TcpConnection(PortConnection):
         for event in (self._lost, self._writable):
             event.set()
         self.disable_batch_reads()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
 
     # -- runner.MediaSocket -------------------------------------------------------------------------------------------
 
@@ -137,19 +127,9 @@ class TcpConnection(PortConnection):
         return self._eof or self._lost.is_set()
 
     def _update_reading(self) -> None:
-        """Pause or resume the transport: the one place that decides which it is."""
         pause = self.held or (self._data is not None and len(self._data) > MAX_UNREAD)
-        if pause != self._paused and not self.over and not self.transport.is_closing():
-            self._paused = pause
-            (self.transport.pause_reading if pause else self.transport.resume_reading)()
-
-    async def _run(self, session: Session[Any]) -> None:
-        try:
-            await run_session(session, self, self._port.throttle)
-        except Exception:
-            log.exception("media connection failed", call_id=session.call_id)
-        finally:
-            await self.close(1000, "")
+        if pause != self._paused and not self.over:
+            self._read_on(not pause)
 
 
 class TcpListener(MediaPort[TcpConnection]):
