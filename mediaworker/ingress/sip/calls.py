@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import structlog
 
-from audio.rtp.dtmf import DigitRate
 from config import Settings
 from config.sections.section import Role
 from mediaworker.calls import routing
@@ -50,9 +49,6 @@ class SipIngress:
         self._refusal = refusal or registry.refusal
         self._calls: dict[SipCall, Seat] = {}
         self._joined = JoinedCalls()
-        self._dialled: dict[SipCall, DigitRate] = {}
-        self._heard: dict[SipCall, dict[str, tuple[Participant, ...]]] = {}
-        """Leg → who was named last as heard there, for each recording session."""
 
     def can_accept(self) -> int:
         refusal = self._refusal()
@@ -64,13 +60,12 @@ class SipIngress:
         try:
             seat = self._calls[sip] = self._seat(sip)
         except CallRefused as refused:
-            self._heard.pop(sip, None)
             log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
             sip.hangup(self.can_accept() or 503)
             return
         # Packets go directly from the socket into the ring.
         for name, stream in _named(seat).items():
-            stream.socket.leg = seat.call.legs[name]
+            stream.socket.leg, seat.heard[name] = seat.call.legs[name], self._speakers(sip, stream)
         self._hold(seat)  # a call may begin on hold
 
     def _seat(self, sip: SipCall) -> Seat:
@@ -128,6 +123,7 @@ class SipIngress:
                 )
             else:
                 stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
+                seat.heard[name] = self._speakers(sip, stream)
         for name in seat.legs - streams.keys():  # the peer has removed them
             call.left(name)
         self._hold(seat)
@@ -141,8 +137,7 @@ class SipIngress:
             # Nobody is named while somebody holds or has left; what was said is theirs all the same.
             if name in call.members and (speakers := self._speakers(sip, stream)):
                 role, shown = speaker(self._settings().siprec, speakers, stream.label)
-                before = self._heard[sip].get(name, ())
-                self._heard[sip][name] = speakers
+                before, seat.heard[name] = seat.heard.get(name, ()), speakers
                 # Who is named where nobody was has been there before.
                 another = bool(before) and not same_people(before, speakers)
                 call.describe(name, role=role, name=shown, another=another)
@@ -151,8 +146,7 @@ class SipIngress:
         role: Role = "unknown"
         shown = ""
         if sip.recording is not None:
-            speakers = self._heard.setdefault(sip, {})[name] = self._speakers(sip, stream)
-            role, shown = speaker(self._settings().siprec, speakers, stream.label)
+            role, shown = speaker(self._settings().siprec, self._speakers(sip, stream), stream.label)
         return LegSpec(
             leg=name,
             codec=stream.codec,
@@ -186,12 +180,10 @@ class SipIngress:
     def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
         seat = self._calls.get(sip)
         # These come by SIP INFO; the leg limits the rate of RFC 4733 digits.
-        if seat is not None and self._dialled.setdefault(sip, DigitRate()).allow(seat.call.elapsed_ms() / 1000):
+        if seat is not None and seat.digits.allow(seat.call.elapsed_ms() / 1000):
             seat.call.dtmf(next(iter(seat.legs)), digit, duration_ms)
 
     def on_end(self, sip: SipCall, reason: str) -> None:
-        self._dialled.pop(sip, None)
-        self._heard.pop(sip, None)
         seat = self._calls.pop(sip, None)
         if seat is None:
             return

@@ -7,16 +7,18 @@ because what a conversation is called is no secret. The call ends with the last 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import structlog
 
+from audio.rtp.dtmf import DigitRate
 from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.calls.shared import SharedCall, SharedCalls
 from sip.pjsip.call import SipCall
+from sip.protocol.siprec import Participant
 
 log = structlog.get_logger()
 
@@ -32,6 +34,10 @@ class Seat:
     call: Call
     leg: str = ""
     """Its leg, where others may join the call; "": the call is its own, whose legs the streams of the peer name."""
+    digits: DigitRate = field(default_factory=DigitRate)
+    """The rate of those that come by SIP INFO."""
+    heard: dict[str, tuple[Participant, ...]] = field(default_factory=dict)
+    """Leg → who was named last as heard there, of a recording session."""
 
     @property
     def legs(self) -> Set[str]:

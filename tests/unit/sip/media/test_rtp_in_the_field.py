@@ -351,4 +351,4 @@ def test_nobody_dials_faster_by_sip_info_either() -> None:
         ingress.on_dtmf(cast(Any, sip), "5", 100)
     assert call.digits == 40 + 4 * 20 - 1
     ingress.on_end(cast(Any, sip), "hangup")
-    assert not ingress._dialled
+    assert not len(ingress)

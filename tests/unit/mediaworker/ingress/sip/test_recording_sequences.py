@@ -191,7 +191,7 @@ async def played(sequence: Documents, settings: Settings = SETTINGS) -> tuple[De
         for each in sip.streams:
             await desk.play(WORDS, 0, each.socket.leg.receive_rtp)
     ingress.on_end(sip, "hangup")
-    assert not ingress._heard
+    assert not len(ingress)
     return desk, sip
 
 
