@@ -8,6 +8,8 @@ Without certificates both prove first that they know the token (`asr.greeting`):
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from asr.counters import RecognizerCounters
@@ -284,12 +286,6 @@ FromEngine = (
     | ServerLoad | Draining | Challenge | LinkClosed | Answered | Usage
 )  # fmt: skip
 
-_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
-    ToEngine, dec_hook=lambda kind, value: kind(value)
-)
-_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-_attach: msgspec.msgpack.Decoder[Attach] = msgspec.msgpack.Decoder(Attach)
-
 
 class _AnyHello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
     """The part of `WorkerHello` that every version of it has."""
@@ -297,24 +293,12 @@ class _AnyHello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
     version: int
 
 
-_version: msgspec.msgpack.Decoder[_AnyHello] = msgspec.msgpack.Decoder(_AnyHello)
-
-
-def decode_version(body: bytes) -> int:
-    """The protocol's version in a `WorkerHello` of any version. Raises FrameError."""
-    return decode(_version, body).version
-
-
-def decode_to_engine(body: bytes) -> ToEngine:
-    """Raises FrameError."""
-    return decode(_to_engine, body)
-
-
-def decode_from_engine(body: bytes) -> FromEngine:
-    """Raises FrameError."""
-    return decode(_from_engine, body)
-
-
-def decode_attach(body: bytes) -> Attach:
-    """Raises FrameError."""
-    return decode(_attach, body)
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
+    ToEngine, dec_hook=lambda kind, value: kind(value)
+)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+# Each takes the body of a frame, and raises FrameError.
+decode_to_engine = partial(decode, _to_engine)
+decode_from_engine = partial(decode, _from_engine)
+decode_attach = partial(decode, msgspec.msgpack.Decoder(Attach))
+decode_hello = partial(decode, msgspec.msgpack.Decoder(_AnyHello))

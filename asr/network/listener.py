@@ -199,7 +199,7 @@ class EngineListener:
         # Behind TLS, more may follow the first message at once.
         frames = framing.Frames(framing.MAX_FRAME_BYTES if tls else greeting.MAX_BYTES)
         bodies = await _next_frames(reader, frames)
-        version, first = messages.decode_version(bodies[0]), bodies.pop(0)
+        version, first = messages.decode_hello(bodies[0]).version, bodies.pop(0)
         if version != messages.protocol(tls=tls):
             why = (
                 f"it speaks version {version} of the protocol between workers and engine servers, "
