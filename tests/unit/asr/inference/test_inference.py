@@ -247,3 +247,19 @@ def test_partials_that_wait_are_as_many_as_eight_steps_take_and_at_least_256() -
             opened(inference, str(number))
             inference.receive(messages.PartialRequest(str(number), 1, 8), 0.0)
         assert (len(inference.scheduler), inference.scheduler.shed_partials) == (most, 1)
+
+
+def test_a_suspect_file_has_its_turn_beside_calls_that_never_pause() -> None:
+    """A step of calls is always under way at a pipelined engine: it waits once, for the suspect to be alone."""
+    engine = Pipelined(Capabilities(batch=4, pipelined=True))
+    inference = Inference(engine)
+    opened(inference, "a", "b")
+    inference.receive(messages.Open(Utterance("file", "PCMU", live=False), suspect=True), 0.0)
+    inference.receive(messages.Append("file", 0, CODES), 0.0)
+    inference.receive(messages.FinalRequest("file", 1, len(CODES), commit=True), 0.0)
+    for revision in range(1, 4 * PASSED_OVER):
+        inference.receive(messages.PartialRequest("ab"[revision % 2], revision, len(CODES)), 10.0)
+        work = inference.choose(10.0)
+        assert work is not None
+        inference.perform(work, 10.0)
+    assert [step for step in engine.steps if "file" in step] == [["file"]]
