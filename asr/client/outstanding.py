@@ -27,7 +27,7 @@ from asr.utterance import Alignment, Hypothesis, Utterance
 CRASHES_ALLOWED = 1
 """How often processes may die over an utterance, without an answer to it in between, before it is given up if it was
 alone in the last step. Kills that have nothing to do with it rarely hit it twice so."""
-CRASHES_IN_COMPANY = 3
+SHARED_CRASHES_ALLOWED = 3
 """How often processes may die over an utterance that was not alone: another one in the step may be to blame."""
 
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
@@ -206,14 +206,14 @@ class OutstandingWork:
         that processes have died over too often: they fail."""
         self.counters.crashes += 1
         self.counters.replayed += len(queue.utterances)
-        alone = len(queue.working) == 1 and not queue.in_company
+        alone = len(queue.working) == 1 and not queue.shared_step
         for name in queue.working:
             if (pending := queue.utterances.get(name)) is None:
                 continue
             pending.unanswered_crashes += 1
-            pending.crashes_in_company += not alone
+            pending.shared_crashes += not alone
             to_blame = alone and pending.unanswered_crashes > CRASHES_ALLOWED
-            if to_blame or pending.crashes_in_company > CRASHES_IN_COMPANY:
+            if to_blame or pending.shared_crashes > SHARED_CRASHES_ALLOWED:
                 pending.died = pending.failed is None
                 self._give_up(pending, reason)
         self.forget_process(queue)
@@ -351,7 +351,7 @@ class EngineQueue(SendQueue):
             case messages.Welcome():
                 self.languages = message.languages
             case messages.Working():
-                self.working, self.in_company = message.utterance_ids, message.shared
+                self.working, self.shared_step = message.utterance_ids, message.shared
             case messages.Heard():
                 self._work.on_hypothesis(self, message.hypothesis)
             case messages.Words():

@@ -10,32 +10,21 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from asr import messages
 from asr.client.spill import SpillError, UtteranceAudio
-from asr.messages import (
-    MAX_AUDIO_BYTES,
-    Align,
-    Append,
-    CloseUtterance,
-    FinalRequest,
-    Open,
-    PartialRequest,
-    Release,
-    ServerLoad,
-    ToEngine,
-    Withdraw,
-)  # fmt: skip
+from asr.messages import MAX_AUDIO_BYTES, Align, FinalRequest, PartialRequest, ToEngine
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 
 SLOW_MS = 150
 """A delay of this many milliseconds at a server makes others better, and twice as many again."""
-
-
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]
 
 
 @dataclass(slots=True)
 class PendingUtterance:
+    """One open utterance at the recognizer: its audio, its newest request, and how much of them has been sent."""
+
     utterance: Utterance
     on_hypothesis: OnHypothesis
     audio: UtteranceAudio
@@ -61,7 +50,7 @@ class PendingUtterance:
     """How much of the audio is counted as being at the process."""
     unanswered_crashes: int = 0
     """How many processes have died over it since its last answer."""
-    crashes_in_company: int = 0
+    shared_crashes: int = 0
     failed: str | None = None
     died: bool = False
     """It failed because the process died over it."""
@@ -81,11 +70,11 @@ class PendingUtterance:
         """The next message to send; it counts as sent. Raises SpillError."""
         if not self.opened:
             self.opened = True
-            return Open(self.utterance, suspect=self.unanswered_crashes > 0)
+            return messages.Open(self.utterance, suspect=self.unanswered_crashes > 0)
         if self.withdrawn:
             self.withdrawn = False
             if self.asked:
-                return Withdraw(self.utterance.id)
+                return messages.Withdraw(self.utterance.id)
             self.asked = True  # so this life of the process never gets the request
         request = None if self.asked else self.request
         # Audio that was appended after a request is sent after it, in a replay too.
@@ -94,7 +83,7 @@ class PendingUtterance:
             start = self.sent
             audio = self.audio.read(start, min(end, start + MAX_AUDIO_BYTES))
             self.sent += len(audio)
-            return Append(self.utterance.id, start, audio)
+            return messages.Append(self.utterance.id, start, audio)
         if request is not None:
             self.asked = True
         return request
@@ -134,11 +123,11 @@ class SendQueue:
         """Called when there may be something to send."""
         self.working: tuple[str, ...] = ()
         """Utterances that the process is working on: they are blamed if it dies."""
-        self.in_company = False
+        self.shared_step = False
         """It was working on utterances of other workers as well."""
         self.languages: Collection[str] = ()
         """ISO 639 codes that the server can be asked for; empty: every server knows the same."""
-        self.load = ServerLoad()
+        self.load = messages.ServerLoad()
         """The load of an engine server that other workers use as well, as it has last told it."""
         self.utterances: dict[str, PendingUtterance] = {}
         """The utterances that were placed here, by their ids."""
@@ -153,10 +142,8 @@ class SendQueue:
         """Utterances with something to send."""
         self._held: OrderedDict[str, None] = OrderedDict()
         """Utterances that wait for room in the process."""
-        self._closed: deque[str] = deque()
-        """Utterances that the process still has to close."""
-        self._left: deque[str] = deque()
-        """Legs that the server has not been told yet have left."""
+        self._ends: deque[ToEngine] = deque()
+        """Utterances that the process still has to close, and legs that have left the server; they are sent first."""
 
     @property
     def all_legs(self) -> int:
@@ -183,7 +170,7 @@ class SendQueue:
     def leave(self, leg: str) -> None:
         self.legs -= 1
         if self._shared:
-            self._left.append(leg)
+            self._ends.append(messages.Release(leg))
             self.wake()
 
     def put(self, pending: PendingUtterance) -> None:
@@ -215,7 +202,7 @@ class SendQueue:
         self._unsent.pop(name, None)
         self._held.pop(name, None)
         if tell and pending.opened:
-            self._closed.append(name)
+            self._ends.append(messages.CloseUtterance(name))
         pending.opened = False
         self.wake()  # it has made room for the next
 
@@ -225,21 +212,18 @@ class SendQueue:
         self.utterances.clear()
         self._unsent.clear()
         self._held.clear()
-        self._closed.clear()
-        self._left.clear()
+        self._ends.clear()
         self._begun_bytes = 0
-        self.working, self.in_company, self.available, self.files = (), False, False, 0
-        self.load = ServerLoad()
+        self.working, self.shared_step, self.available, self.files = (), False, False, 0
+        self.load = messages.ServerLoad()
         for pending in placed:
             pending.forget_process()
         return placed
 
     def next_message(self) -> ToEngine | None:
         """The next message to write; it counts as sent."""
-        if self._closed:
-            return CloseUtterance(self._closed.popleft())
-        if self._left:
-            return Release(self._left.popleft())
+        if self._ends:
+            return self._ends.popleft()
         if self._held and self._has_room:
             self._unsent[self._held.popitem(last=False)[0]] = None
         while self._unsent:
