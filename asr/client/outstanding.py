@@ -206,6 +206,8 @@ class OutstandingWork:
         that processes have died over too often: they fail."""
         self.counters.crashes += 1
         self.counters.replayed += len(queue.utterances)
+        # Each of a step may be the one that the engine cannot stand. A second death shows which: until one has been
+        # answered it is sent as a suspect, and a suspect has its steps for itself.
         alone = len(queue.working) == 1 and not queue.shared_step
         for name in queue.working:
             if (pending := queue.utterances.get(name)) is None:

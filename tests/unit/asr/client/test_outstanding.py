@@ -127,7 +127,7 @@ def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_a_death_shared_step_costs_the_one_who_is_to_blame(live: bool) -> None:
+def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
     """All who were in the step are tried alone, those who live are answered, and then they go on together."""
     pair = Pair()
     for name in "abcd":
