@@ -316,12 +316,17 @@ class EngineServer(ABC):
     async def _receive(self, link: EngineLink, reader: asyncio.StreamReader) -> None:
         """Until the other side closes the link, or is of no use."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # it has died with unread requests
-            while not link.over and (data := await reader.read(RECEIVE_BYTES)):
-                link.receive_data(data, loop.time())
-                for message in link.events_received():
-                    self._on_message(message)
-                self._changed.set()
+        while not link.over:
+            try:
+                data = await reader.read(RECEIVE_BYTES)
+            except OSError:  # it has died with unread requests
+                return
+            if not data:
+                return
+            link.receive_data(data, loop.time())
+            for message in link.events_received():
+                self._on_message(message)
+            self._changed.set()
 
     async def _watch(self, link: EngineLink, end: Callable[[], None]) -> None:
         """End it when it hangs."""

@@ -31,7 +31,7 @@ from config.tasks import end_tasks
 RECEIVE_BYTES = 64 * 1024
 BUFFER_BYTES = 256 * 1024
 """Bytes that are held for a reader, in either direction; with more, nothing further is read for it."""
-PING, PONG = framing.encode(messages.Ping())[4:], framing.encode(messages.Pong())
+PING = framing.encode(messages.Ping())[4:]
 
 log = structlog.get_logger("asr")
 
@@ -125,8 +125,10 @@ class WorkerConnection:
                 self.heard_s = self._loop.time()
                 await self._pass_on(self._frames.feed(data))
         finally:
-            if self._answers is not None:
-                await end_tasks(self._answers)
+            self._last.cancel()  # it gets no link from now on
+            await end_tasks(self._answers)
+            if self._link is not None:
+                self._link.close()
 
     async def _pass_on(self, bodies: list[bytes]) -> None:
         out = bytearray()
@@ -147,7 +149,7 @@ class WorkerConnection:
     async def _relay_answers(self, link: socket.socket) -> None:
         """To the worker, until the link is closed and the worker has been sent everything."""
         frames = Frames()
-        with link, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             with contextlib.suppress(ConnectionResetError):  # the process has died with requests unread
                 while data := await self._loop.sock_recv(link, RECEIVE_BYTES):
                     for body in frames.feed(data):
@@ -209,16 +211,17 @@ class EngineRelay:
         self.connections.pop(connection.number, None)
 
     def _attach(self, connection: WorkerConnection) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs, contextlib.ExitStack() as unused:
+                unused.enter_context(ours)
                 self._server.attach(messages.Attach(connection.number, connection.worker), theirs)
-            except OSError as error:  # it has just died, or reads nothing
-                log.error("a worker has no link to the engine", worker=connection.worker, reason=str(error))
-                ours.close()
-                connection.end()
-                return
-        connection.attach(ours)
+                unused.pop_all()
+        except OSError as error:  # it has just died, or reads nothing; or there is no file descriptor to be had
+            log.error("a worker has no link to the engine", worker=connection.worker, reason=str(error))
+            connection.end()
+        else:
+            connection.attach(ours)
 
     # -- `asr.client.engine_server.EngineUser` --
 
