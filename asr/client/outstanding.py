@@ -333,7 +333,7 @@ class EngineQueue(SendQueue):
 
     def __init__(self, work: OutstandingWork, name: str, *, max_bytes: int, shared: bool) -> None:
         """`name`: the server's, for the log."""
-        super().__init__(max_bytes=max_bytes, lose=work.lose, shared=shared)
+        super().__init__(max_bytes=max_bytes, shared=shared)
         self.name, self.counters = name, work.counters
         self._work = work
 
@@ -366,6 +366,9 @@ class EngineQueue(SendQueue):
                 self.available = False
             case messages.Dropped():
                 self.counters.on_dropped(self.name, message.partials, message.exhausted)
+
+    def lose(self, pending: PendingUtterance, reason: str) -> None:
+        self._work.lose(pending, reason)
 
     def end_taking(self, *, replaced: bool) -> None:
         self.available = False

@@ -113,10 +113,9 @@ class SendQueue:
 
     Args:
         shared: it is of an engine server that other workers use as well, and is told when a leg leaves it.
-        lose: takes an utterance whose audio cannot be read back from the disk, and the reason.
     """
 
-    def __init__(self, *, max_bytes: int, lose: Callable[[PendingUtterance, str], None], shared: bool = False) -> None:
+    def __init__(self, *, max_bytes: int, shared: bool = False) -> None:
         self.available = False
         """Its process is ready, and takes further utterances."""
         self.wake: Callable[[], None] = lambda: None
@@ -135,7 +134,7 @@ class SendQueue:
         """Legs that have their place here; see `asr.client.placement`."""
         self.files = 0
         """How many of the utterances are of files."""
-        self._max_bytes, self._lose, self._shared = max_bytes, lose, shared
+        self._max_bytes, self._shared = max_bytes, shared
         self._begun_bytes = 0
         """Audio of the utterances that the process has been sent."""
         self._unsent: OrderedDict[str, None] = OrderedDict()
@@ -244,11 +243,14 @@ class SendQueue:
         """Whether the process has room for one more utterance."""
         return self._begun_bytes < min(self._max_bytes, self.load.max_bytes or self._max_bytes)
 
+    def lose(self, pending: PendingUtterance, reason: str) -> None:
+        """The audio of this utterance cannot be read back from the disk."""
+
     def _next_of(self, pending: PendingUtterance) -> ToEngine | None:
         try:
             message = pending.next_message()
         except SpillError as error:
-            self._lose(pending, str(error))
+            self.lose(pending, str(error))
             return None
         self.count(pending)
         return message

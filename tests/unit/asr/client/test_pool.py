@@ -210,7 +210,7 @@ def test_what_a_dead_process_had_is_at_another_at_once_and_late_answers_of_it_ar
 
 
 def queues(count: int) -> list[SendQueue]:
-    made = [SendQueue(max_bytes=1 << 20, lose=lambda pending, why: None) for _ in range(count)]
+    made = [SendQueue(max_bytes=1 << 20) for _ in range(count)]
     for queue in made:
         queue.available = True
     return made
