@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import Engine
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import PackedRow

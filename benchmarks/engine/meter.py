@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from asr.engines.interface import Answer
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.encoder import Audio, Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import LoadedModel

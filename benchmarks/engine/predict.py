@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import Answer, Collect
-from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Execution, Staging, bucket, buckets, for_device
 from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHARE
 from asr.engines.qwen.engine import POSITIONS, Shape
 from asr.engines.qwen.packed import PackedRow
@@ -58,7 +57,7 @@ class Options:
     bound: int = 4096
 
 
-class _Ahead(Direct):
+class _Ahead(Staging):
     """The host goes on while the device computes."""
 
     def __init__(self) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.device.interface import PAGE, Rows, Windows
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.kernels import PAGE, Kernels, Rows, Windows
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Largest difference, relative to the largest value, that is put down to rounding."""
@@ -112,7 +111,7 @@ def between(kernels: Any, count: int, heads: Heads, dtype: torch.dtype, device: 
     angles = torch.rand(count, width // 2, generator=rng).repeat(1, 2) * 6
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     where = torch.randperm(2 * PAGE, generator=rng)[:count]
-    plain, memory = Plain(), torch.zeros(2, 2, PAGE, heads.keys, width)
+    plain, memory = Kernels(), torch.zeros(2, 2, PAGE, heads.keys, width)
     expected = plain.rotate(*(each.float() for each in (projected, norms, cos, sin)), 1e-6, where, *memory)
     on_device = [each.to(device) for each in (projected, norms, cos, sin)]
     kept = torch.zeros(2, 2, PAGE, heads.keys, width, dtype=dtype, device=device)

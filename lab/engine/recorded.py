@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engines.qwen.device.execution import Direct, Eager
-from asr.engines.qwen.device.interface import Execution, Rows, Windows
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.execution import Execution, Graphs, Staging
+from asr.engines.qwen.device.kernels import Kernels, Rows, Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Recorded:
         return self._known[key]()
 
 
-class Emulated(Plain):
+class Emulated(Kernels):
     name = "emulated"
     graphs = True
 
@@ -153,7 +152,7 @@ def _left(there: Tensor, out: Tensor) -> Tensor:
 
 
 EXECUTIONS: dict[str, Callable[[], Execution]] = {
-    "recorded": lambda: Execution(Emulated(), Recorded(), Direct()),
-    "one by one": lambda: Execution(Emulated(), Eager(), Direct()),
+    "recorded": lambda: Execution(Emulated(), Recorded(), Staging()),
+    "one by one": lambda: Execution(Emulated(), Graphs(), Staging()),
 }
 """As on a GPU, with graphs and without."""

@@ -14,8 +14,8 @@ from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClass
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
-from asr.engines.qwen.device.execution import Direct, Eager
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.execution import Graphs, Staging
+from asr.engines.qwen.device.kernels import Kernels
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model import loader
 from asr.engines.qwen.model.fused import fuse
@@ -104,7 +104,7 @@ def test_the_engines_layers_say_the_same(folders: dict[tuple[str, str], Path], l
     for count in POSITIONS:
         cpu = torch.device("cpu")
         cache = KvCache(text, pages=32, positions=2048, device=cpu, dtype=torch.bfloat16)
-        packed = Packed(mine, cache, Plain(), Eager(), Direct(), never=0, rows=1, positions=2048)
+        packed = Packed(mine, cache, Kernels(), Graphs(), Staging(), never=0, rows=1, positions=2048)
         ids = ids_of(theirs, count)
         last, _ = packed.observe([PackedRow(cache.allocate("u", 32), 0, Input(ids[0].tolist()), 1)])
         difference = off(last[0], hidden_of(theirs, ids)[0, -1])

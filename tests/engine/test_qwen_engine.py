@@ -14,7 +14,7 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineError
 from asr.engines.qwen import session
-from asr.engines.qwen.device.execution import Direct
+from asr.engines.qwen.device.execution import Staging
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import BOTH_SIDES, FrontEnd, between_at_once, between_by_taps, normalise
@@ -41,8 +41,8 @@ BOUNDARIES = (0.0125, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 7.9, 7.98, 8.0, 8.0125, 
 @pytest.mark.parametrize("seconds", BOUNDARIES)
 def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format: Format) -> None:
     extractor, rng, at = Qwen3ASRFeatureExtractor(), random.Random(7), 0
-    front = FrontEnd(extractor, torch.device("cpu"), Direct())
-    pages, sound = FramePages(100, front.bins, torch.device("cpu"), Direct()), Sound(format)
+    front = FrontEnd(extractor, torch.device("cpu"), Staging())
+    pages, sound = FramePages(100, front.bins, torch.device("cpu"), Staging()), Sound(format)
     length = int(seconds * BYTES_PER_S[format])
     audio = loudening(length // 2 if format == "L16" else length, format)
     samples, width = Wideband(format).feed(audio), 32000 // BYTES_PER_S[format]
@@ -52,7 +52,7 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
         sound.append(audio[at : at + size])
         at = min(len(audio), at + size)
         end = (at if at == len(audio) else rng.randrange(2, at + 1, 2)) * width // 2  # not always all that is there
-        (view,) = compute_views(front, pages, Direct(), [(sound, end)])
+        (view,) = compute_views(front, pages, Staging(), [(sound, end)])
         theirs = extractor(
             [samples[:end]], sampling_rate=16000, padding="longest", return_tensors="pt", return_attention_mask=True
         )
@@ -68,10 +68,10 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9000)), min_size=1, max_size=12), st.integers(0, 99))
 def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[str, int]], seed: int) -> None:
-    front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Direct())
+    front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Staging())
     formats: dict[str, Format] = {"a": "PCMU", "b": "PCMA", "c": "L16"}
     audio = {name: loudening(60_000, format, seed) for name, format in formats.items()}
-    pages = FramePages(100, front.bins, torch.device("cpu"), Direct())
+    pages = FramePages(100, front.bins, torch.device("cpu"), Staging())
     sounds = {name: Sound(formats[name]) for name in "abc"}
     for name, size in steps:
         begin = len(sounds[name].audio)
@@ -79,10 +79,10 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
         wanted = [(each, each.samples) for each in sounds.values() if each.samples]
         if not wanted:
             continue
-        for (sound, end), view in zip(wanted, compute_views(front, pages, Direct(), wanted), strict=True):
-            alone, other = Sound(sound.format), FramePages(100, front.bins, torch.device("cpu"), Direct())
+        for (sound, end), view in zip(wanted, compute_views(front, pages, Staging(), wanted), strict=True):
+            alone, other = Sound(sound.format), FramePages(100, front.bins, torch.device("cpu"), Staging())
             alone.append(bytes(sound.audio))
-            (expected,) = compute_views(front, other, Direct(), [(alone, end)])
+            (expected,) = compute_views(front, other, Staging(), [(alone, end)])
             assert (view.count, view.settled) == (expected.count, expected.settled)
             mine, theirs = (
                 held.frames[list(which.pages)].flatten(0, 1)[: view.count]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen.device import execution
-from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
-from asr.engines.qwen.device.interface import Execution, Rows
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.execution import Execution, Staging, bucket, buckets, for_device
+from asr.engines.qwen.device.kernels import Kernels, Rows
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.scheduling.request import Lane, Request
@@ -57,7 +56,7 @@ def test_the_emulation_sees_the_same_windows(lengths: list[int], filled: int) ->
 
 @given(known=st.lists(st.tuples(st.integers(0, 299), st.integers(1, 40)), min_size=1, max_size=6))
 def test_plain_operations_see_what_each_row_sees(known: list[tuple[int, int]]) -> None:
-    class Known(Plain):
+    class Known(Kernels):
         def plan(self, rows: Rows, count: int, group: int) -> Any:
             return super().plan(replace(rows, known=known), count, group)
 
@@ -84,7 +83,7 @@ def test_a_gpu_has_kernels_and_graphs_where_triton_is(
 ) -> None:
     monkeypatch.setattr(execution, "find_spec", lambda name: object() if triton else None)
     monkeypatch.setattr(execution, "Captured", lambda device: Recorded())
-    monkeypatch.setattr(execution, "Copying", lambda device: Direct())
+    monkeypatch.setattr(execution, "Copying", lambda device: Staging())
     assert for_device(torch.device("cuda"), graphs=graphs).described == expected
     assert not torch.backends.cuda.cudnn_sdp_enabled(), "cuDNN is never chosen behind our back"
     torch.backends.cuda.enable_cudnn_sdp(True)

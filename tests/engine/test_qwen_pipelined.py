@@ -18,7 +18,7 @@ from torch import Tensor
 from asr import messages
 from asr.engines.interface import Collect
 from asr.engines.qwen import session
-from asr.engines.qwen.device.execution import Direct, for_device
+from asr.engines.qwen.device.execution import Staging, for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.pair import PairEngine
 from asr.inference.inference import Inference
@@ -33,7 +33,7 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "longest", longest)
 
 
-class Asynchronous(Direct):
+class Asynchronous(Staging):
     """Knows who waits when."""
 
     def __init__(self) -> None:

@@ -14,9 +14,8 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import selfcheck
-from asr.engines.qwen.device.execution import Direct, Eager
-from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.execution import Execution, Graphs, Staging
+from asr.engines.qwen.device.kernels import Kernels, Rows, Windows
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.selfcheck import check_frames
@@ -44,7 +43,7 @@ class Stale(Recorded):
         self.first: dict[Hashable, Tensor] = {}
 
 
-class Crossed(Plain):
+class Crossed(Kernels):
     """Each row has the answer of the one before."""
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Any, plan: Any) -> Tensor:
@@ -90,8 +89,8 @@ CASES: dict[str, tuple[Callable[[], Kernels], Callable[[], Graphs], str, str]] =
     "nothing": (Emulated, Recorded, "emulated with graphs", "^passed$"),
     "a position less": (Short, Recorded, "sdpa without graphs", "with graphs is wrong .* attention over pages"),
     "a window more": (Wide, Recorded, "sdpa without graphs", "with graphs is wrong .* attention over windows"),
-    "another function": (Doubled, Eager, "sdpa without graphs", "of 1 rows .* differs by"),
-    "the kernel refuses": (Refusing, Eager, "sdpa without graphs", "no kernel image is available"),
+    "another function": (Doubled, Graphs, "sdpa without graphs", "of 1 rows .* differs by"),
+    "the kernel refuses": (Refusing, Graphs, "sdpa without graphs", "no kernel image is available"),
     "the kernel does not fit": (TooLarge, Recorded, "sdpa without graphs", "out of resource: shared memory"),
     "stale graphs": (Emulated, Stale, "emulated without graphs", "with graphs is wrong .*uses emulated without"),
 }  # fmt: skip
@@ -105,7 +104,7 @@ def test_what_is_wrong_is_found_and_not_used(
 ) -> None:
     kernels, graphs, expected, sentence = CASES[wrong]
     shorten(monkeypatch, tokens=8)
-    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(kernels(), graphs(), Direct()))
+    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(kernels(), graphs(), Staging()))
     made = engine(said, positions=256, captured_positions=32)
     made.warm_up()
     assert made.execution.described == expected
@@ -129,7 +128,7 @@ def check_together(made: QwenEngine) -> None:
 
 def test_a_device_on_which_nothing_is_right_is_refused(said: list[list[int]]) -> None:  # noqa: F811
     made = engine(said)
-    wrong = Execution(Crossed(), Eager(), Direct())
+    wrong = Execution(Crossed(), Graphs(), Staging())
     with pytest.raises(
         EngineUnusable, match=r"self check: sdpa without graphs is wrong .* set asr.devices = \['cpu'\]"
     ):
@@ -138,12 +137,12 @@ def test_a_device_on_which_nothing_is_right_is_refused(said: list[list[int]]) ->
 
 def test_sound_that_comes_out_wrong_is_refused() -> None:
     extractor, host = Qwen3ASRFeatureExtractor(), torch.device("cpu")
-    plain = FrontEnd(extractor, host, Direct())
-    check_frames(FrontEnd(extractor, host, Direct()), plain)
+    plain = FrontEnd(extractor, host, Staging())
+    check_frames(FrontEnd(extractor, host, Staging()), plain)
 
     class Late(FrontEnd):
         def _upsampled(self, sound: Tensor) -> Tensor:
             return super()._upsampled(sound).roll(1)
 
     with pytest.raises(EngineUnusable, match="frames of sound differ"):
-        check_frames(Late(extractor, host, Direct()), plain)
+        check_frames(Late(extractor, host, Staging()), plain)

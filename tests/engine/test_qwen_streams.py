@@ -16,8 +16,7 @@ from torch import Tensor
 
 from asr import messages
 from asr.engines.qwen import session
-from asr.engines.qwen.device.execution import Copying, Eager
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Copying, Execution, Graphs
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.inference.inference import Inference
 from asr.utterance import Utterance
@@ -29,7 +28,7 @@ from lab.engine.world import model
 CPU = torch.device("cpu")
 
 
-class Fixed(Eager):
+class Fixed(Graphs):
     """Shapes and places are fixed, as in graphs."""
 
     fixed = True

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engines.qwen.device.interface import Rows
+from asr.engines.qwen.device.kernels import Rows
 from asr.engines.qwen.device.triton_kernels import Triton
 from lab.engine import packed_mixes as mixes
 from lab.engine.packed_mixes import Heads

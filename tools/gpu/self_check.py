@@ -8,8 +8,7 @@ import time
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build

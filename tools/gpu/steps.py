@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.kernels import Kernels
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel
@@ -127,7 +127,7 @@ def variant(given: Options, name: str, rows: tuple[int, ...]) -> None:
     given.figures["memory"].append(weights | memory_mb(given.device))
     means = for_device(torch.device(given.device), graphs=name in VARIANTS[:3])
     if name == VARIANTS[-1]:
-        means = replace(means, kernels=Plain())
+        means = replace(means, kernels=Kernels())
     shape = Shape(slots=max(rows), positions=512, batch=max(rows), captured_positions=max(rows) * PARTIAL)
     made = QwenEngine(loaded, shape, means)
     start_s = time.perf_counter()

@@ -28,7 +28,7 @@ Ten words:
 - **draft**: the last answer, verified in the forward that reads the new audio (`session.py`).
 - **row**: the next positions of one session; a forward takes rows of many sessions (`packed.py`).
 - **step**: a bounded piece of work on many requests; two cohorts of sessions are under way at a time (`engine.py`).
-- **execution**: the kernels, graphs and copies by which a device does all of this (`device/interface.py`).
+- **execution**: the kernels, graphs and copies by which a device does all of this (`device/execution.py`).
 
 docs/topics/engine.md says why it is so. Only the inference process imports this package: it needs torch and
 transformers.

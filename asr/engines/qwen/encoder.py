@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import Graphs, Kernels, Staging
+from asr.engines.qwen.device.execution import Graphs, Staging
+from asr.engines.qwen.device.kernels import Kernels
 from asr.engines.qwen.model.tower import Tower
 from asr.engines.qwen.sound import View
 

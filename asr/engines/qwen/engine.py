@@ -18,8 +18,8 @@ from asr.engines.interface import Answer, Capabilities, Collect, EngineError, En
 from asr.engines.qwen import selfcheck
 from asr.engines.qwen.allocation import PageAllocator
 from asr.engines.qwen.device import memory
-from asr.engines.qwen.device.execution import Direct, for_device
-from asr.engines.qwen.device.interface import PAGE, Execution
+from asr.engines.qwen.device.execution import Execution, Staging, for_device
+from asr.engines.qwen.device.kernels import PAGE
 from asr.engines.qwen.encoder import Encoder, Settling
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.kv_cache import KvCache
@@ -319,7 +319,7 @@ class QwenEngine:
 
     def _warm_up(self) -> None:
         if self.kv_cache.keys.device.type != "cpu" or not self.execution.plain:
-            selfcheck.check_frames(self.front, FrontEnd(self._extractor, torch.device("cpu"), Direct()))
+            selfcheck.check_frames(self.front, FrontEnd(self._extractor, torch.device("cpu"), Staging()))
             settled = selfcheck.settle(self._make, self.execution, self.kv_cache.keys.dtype)
             self.execution, self.checked = settled.execution, settled.sentence
         utterance = Utterance("warm-up", "PCMU", live=True)

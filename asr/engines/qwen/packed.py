@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.execution import bucket, buckets
-from asr.engines.qwen.device.interface import Graphs, Kernels, Rows, Staging
+from asr.engines.qwen.device.execution import Graphs, Staging, bucket, buckets
+from asr.engines.qwen.device.kernels import Kernels, Rows
 from asr.engines.qwen.model.fused import TextLayers
 from asr.engines.qwen.model.kv_cache import KvCache
 

@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.device import memory
-from asr.engines.qwen.device.execution import Eager
-from asr.engines.qwen.device.interface import Execution, Kernels, Rows, Windows
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.execution import Execution, Graphs
+from asr.engines.qwen.device.kernels import Kernels, Rows, Windows
 from asr.engines.qwen.encoder import Encoder
 from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.engines.qwen.packed import Input, Packed, PackedRow
@@ -65,7 +64,7 @@ class Settled:
 def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dtype) -> Settled:
     """Try `wanted`, then simpler ones, until one computes what is right. What was made last is the one to use, with its
     graphs recorded. Raises EngineUnusable when none does, and whatever says that memory is short."""
-    plain = Execution(Plain(), Eager(), wanted.staging)
+    plain = Execution(Kernels(), Graphs(), wanted.staging)
     steps = list(_steps(wanted))
     reference, made = make(plain), None
     expected = _Expected(*reference)
@@ -119,14 +118,14 @@ def _steps(wanted: Execution) -> Iterator[Execution]:
     """The executions to try, from `wanted` to the simplest."""
     yield wanted
     if wanted.graphs.fixed:
-        yield Execution(wanted.kernels, Eager(), wanted.staging)
-    if wanted.kernels.name != Plain.name:
-        yield Execution(Plain(), Eager(), wanted.staging)
+        yield Execution(wanted.kernels, Graphs(), wanted.staging)
+    if wanted.kernels.name != Kernels.name:
+        yield Execution(Kernels(), Graphs(), wanted.staging)
 
 
 def _attend(kernels: Kernels, packed: Packed) -> str | None:
     """A difference in attention alone, over noise: in a model of many layers it would drown in rounding."""
-    cache, plain, rng = packed.cache, Plain(), torch.Generator().manual_seed(1)
+    cache, plain, rng = packed.cache, Kernels(), torch.Generator().manual_seed(1)
     keys, values = (each[0] for each in (cache.keys, cache.values))
     device, dtype, (page, fewer, width) = keys.device, keys.dtype, keys.shape[1:]
 

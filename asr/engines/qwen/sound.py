@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 import torch
 
-from asr.engines.qwen.device.interface import Staging
+from asr.engines.qwen.device.execution import Staging
 from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.utterance import BYTES_PER_S, Format
 

@@ -17,8 +17,7 @@ from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner.loader import TIMESTAMP, LoadedAligner, load
 from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
-from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.model.fused import fuse_audio

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,23 +21,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import Execution, Kernels
-from asr.engines.qwen.device.kernels import Plain
+from asr.engines.qwen.device.kernels import Kernels
 
 WARM_UPS = 2
 """Runs before the recording: libraries choose their kernels and take their work space in them."""
 
 
-class Eager:
-    """Python starts every operation."""
+class Graphs:
+    """The way in which work is started: here Python starts every operation."""
 
     fixed = False
+    """Work is brought to one of a few sizes, and its inputs to one place each."""
 
     def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor:
         return function()
 
 
-class Captured:
+class Captured(Graphs):
     """CUDA graphs: one call starts all kernels of a function. They share one pool of memory.
 
     A graph keeps the addresses of its inputs: a tensor that was made anew would be read where the old one was, without
@@ -72,18 +73,25 @@ class Captured:
         return graph, out
 
 
-class Direct:
-    """The device is the host."""
+class Staging:
+    """The way between host and device: here the device is the host."""
+
+    asynchronous = False
+    """The host goes on while the device computes."""
 
     def __init__(self) -> None:
-        self.waits, self.waited_s = 0, 0.0
-        self.asynchronous = False
+        self.waits = 0
+        """How often the host has waited for the device."""
+        self.waited_s = 0.0
+        """The seconds that it has waited, all together."""
 
     def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
+        """`values` on the device, in `out` if there is one: of the same shape and type, and overwritten."""
         source = torch.from_numpy(values)
         return source if out is None else out.copy_(source)
 
     def lift(self, values: Tensor) -> Callable[[], list[Any]]:
+        """Start a copy to the host. The returned function waits for it."""
         found: list[Any] = values.tolist()
 
         def wait() -> list[Any]:
@@ -93,13 +101,15 @@ class Direct:
         return wait
 
     def settle(self) -> None:
-        pass
+        """Wait for all that was started: rarely."""
 
     def beside(self) -> AbstractContextManager[None]:
+        """A context: work started in it does not wait for work started before it, and work started after it waits for
+        that of the context."""
         return nullcontext()
 
 
-class Copying:
+class Copying(Staging):
     """Copies through pinned memory, in the order of the stream that computes: so what is computed from the former
     contents of `out` comes before a copy, and what is computed from the new ones after it.
 
@@ -107,9 +117,10 @@ class Copying:
     way. What `lift` copies to belongs to the returned function: nobody else has it until the host has read it.
     """
 
+    asynchronous = True
+
     def __init__(self, device: torch.device) -> None:
-        self.waits, self.waited_s = 0, 0.0
-        self.asynchronous = True
+        super().__init__()
         self._device = device
         # Before whatever else is to be computed: the host waits for it.
         self._aside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -147,10 +158,28 @@ class Copying:
         here.wait_stream(self._aside)
 
 
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The means by which the engine uses its device."""
+
+    kernels: Kernels
+    graphs: Graphs
+    staging: Staging
+
+    @property
+    def plain(self) -> bool:
+        """Nothing could be simpler: torch alone, operation by operation."""
+        return self.kernels.name == Kernels.name and not self.graphs.fixed
+
+    @property
+    def described(self) -> str:
+        return f"{self.kernels.name} {'with' if self.graphs.fixed else 'without'} graphs"
+
+
 def for_device(device: torch.device, *, graphs: bool = True) -> Execution:
     """The means that suit a device: on a GPU our kernels and graphs, where Triton is, which comes with the builds of
     torch for CUDA."""
-    kernels: Kernels = Plain()
+    kernels = Kernels()
     if device.type == "cuda":
         # It is chosen by version, generation and length of rows; what is left takes any of them.
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -158,9 +187,9 @@ def for_device(device: torch.device, *, graphs: bool = True) -> Execution:
             from asr.engines.qwen.device.triton_kernels import Triton
 
             kernels = Triton()
-    staging = Copying(device) if device.type == "cuda" else Direct()
+    staging = Copying(device) if device.type == "cuda" else Staging()
     recorded = device.type == "cuda" and kernels.graphs and graphs
-    return Execution(kernels, Captured(device) if recorded else Eager(), staging)
+    return Execution(kernels, Captured(device) if recorded else Graphs(), staging)
 
 
 def bucket(count: int, buckets: tuple[int, ...]) -> int | None:

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import LOUDEST, QUIETEST, Rows, Windows
+from asr.engines.qwen.device.kernels import LOUDEST, QUIETEST, Kernels, Rows, Windows
 
 DECODING, MIXED = 16, 64
 """Queries times heads in a block, of rows of one position and of others."""
@@ -208,7 +208,7 @@ def _blocks(cu_seqlens: Tensor, count: int, each: int) -> tuple[Tensor, Tensor]:
     return row, (number - (ends - needed)[owner]) * each
 
 
-class Triton:
+class Triton(Kernels):
     name = "triton"
     graphs = True
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.engines.qwen.device.interface import Kernels, Rows, Windows
+from asr.engines.qwen.device.kernels import Kernels, Rows, Windows
 from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.model.quantise import use
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from asr.engines.qwen.device.interface import PAGE
+from asr.engines.qwen.device.kernels import PAGE
 
 
 class KvCache:

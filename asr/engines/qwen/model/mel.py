@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.execution import bucket, buckets
-from asr.engines.qwen.device.interface import Staging
+from asr.engines.qwen.device.execution import Staging, bucket, buckets
 from asr.samples import decode
 from asr.utterance import Format
 from audio.resample import MEMORY, TAPS

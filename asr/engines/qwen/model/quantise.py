@@ -21,8 +21,7 @@ from torch.nn import functional
 from torch.nn.functional import ScalingType
 
 from asr.engines.interface import EngineUnusable, first_line
-from asr.engines.qwen.device.interface import LOUDEST, Kernels
-from asr.engines.qwen.device.kernels import Plain, narrow
+from asr.engines.qwen.device.kernels import LOUDEST, Kernels, narrow
 
 Kind = Literal["int8", "fp8"]
 
@@ -53,7 +52,7 @@ class Quantised(nn.Module, ABC):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
-        self.kernels = Plain()
+        self.kernels = Kernels()
 
     def forward(self, input: Tensor) -> Tensor:
         out = self._multiply(input.reshape(-1, input.shape[-1]))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.device.execution import bucket, buckets
-from asr.engines.qwen.device.interface import Graphs, Kernels, Staging, Windows
+from asr.engines.qwen.device.execution import Graphs, Staging, bucket, buckets
+from asr.engines.qwen.device.kernels import Kernels, Windows
 from asr.engines.qwen.model.fused import AudioLayers
 from asr.engines.qwen.model.mel import normalise
 
