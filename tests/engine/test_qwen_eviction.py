@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engines.qwen.eviction import Victims
+from asr.engines.qwen.allocation import Victims
 
 
 def owner(name: str, *, live: bool, asked: bool) -> Any:
@@ -35,8 +35,7 @@ def rule(owners: list[Any], working: set[str], *, live: bool, only: bool) -> str
 def test_victims_are_those_of_the_rule(kinds: list[tuple[bool, bool, bool]], wanted: list[bool]) -> None:
     owners = [owner(f"o{at}", live=live, asked=asked) for at, (live, asked, _) in enumerate(kinds)]
     working = {f"o{at}" for at, (_, _, busy) in enumerate(kinds) if busy} | {f"n{at}" for at in range(len(wanted))}
-    files = [each for each in owners if not each.utterance.live]
-    victims = Victims(list(owners), files, working, only=len(kinds) == 1)
+    victims = Victims(list(owners), working, only=len(kinds) == 1)
     for at, live in enumerate(wanted):
         expected = rule(owners, working, live=live, only=len(kinds) == 1)
         assert victims.pop(live=live) == expected
@@ -45,4 +44,4 @@ def test_victims_are_those_of_the_rule(kinds: list[tuple[bool, bool, bool]], wan
         newcomer = owner(f"n{at}", live=live, asked=False)
         owners = [each for each in owners if each.utterance.id != expected] + [newcomer]
         if not live:
-            victims.add_file(newcomer)
+            victims.add_file(newcomer.utterance.id)

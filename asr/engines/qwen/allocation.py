@@ -1,4 +1,4 @@
-"""Which utterances of a step get pages of keys and values, and which others lose theirs for it. No I/O.
+"""Decides which utterances of a step get pages of keys and values, and which others lose theirs for it. No I/O.
 
 An utterance gets all the pages that its answer may come to before the answer is begun. An answer that took pages as it
 grew could stop half way for want of one, and two such answers could wait for each other's pages for ever.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from asr.engines.qwen.eviction import Victims
 from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.session import QwenSession
 from asr.scheduling.request import Request
@@ -30,8 +29,6 @@ class PageAllocator:
         self._cache, self._frames, self._only = cache, frames, only
         self.owners: dict[str, QwenSession] = {}
         """Sessions that have pages, the least recently used first."""
-        self._files = 0
-        """The number of owners that are files."""
         self.in_flight: set[str] = set()
         """Utterances of the step that has been launched and not been collected."""
 
@@ -59,18 +56,15 @@ class PageAllocator:
             allocated.append(lacking <= self._cache.free)
             if lacking and allocated[-1]:
                 self._cache.allocate(name, lacking)
-                if name not in self.owners:
-                    self.owners[name] = session
-                    self._files += not live
+                self.owners.setdefault(name, session)
                 if victims is not None and not live:
-                    victims.add_file(session)
+                    victims.add_file(name)
         return allocated
 
     def release(self, name: str) -> None:
         """Free all pages of an utterance; nothing happens when it has none."""
         self._cache.release(name)
-        if (owner := self.owners.pop(name, None)) is not None:
-            self._files -= not owner.utterance.live
+        self.owners.pop(name, None)
 
     def touch(self, session: QwenSession) -> None:
         """Note that the step works on this session: it is the most recently used one now."""
@@ -82,7 +76,7 @@ class PageAllocator:
 
         A step has little room for files. Without this order the first file would have all of it in each step.
         """
-        if self._files:
+        if not all(session.utterance.live for session in sessions):
             turns = {name: turn for turn, name in enumerate(self.owners)}
             sessions.sort(key=lambda each: 0 if each.utterance.live else 1 + turns[each.utterance.id])
 
@@ -106,5 +100,52 @@ class PageAllocator:
 
     def _victims(self, working: Collection[str]) -> Victims:
         owners = [owner for name, owner in self.owners.items() if name not in self.in_flight]
-        files = [owner for owner in owners if not owner.utterance.live] if self._files else []
-        return Victims(owners, files, working, only=self._only)
+        return Victims(owners, working, only=self._only)
+
+
+class Victims:
+    """The utterances that may lose their pages in one step, the least recently used first.
+
+    A call gets the pages of a file, or else of another call. A file gets those of an idle file or, when no file has
+    any, of an idle call. Idle means that nothing is asked about it. Calls leave the last file its pages as long as a
+    call is idle: otherwise files would stand still wherever as many calls are open as there are slots.
+
+    Args:
+        owners: sessions that have pages, the least recently used first.
+        working: utterances that have a request in this step.
+        only: there is room for one utterance.
+    """
+
+    def __init__(self, owners: Sequence[QwenSession], working: Collection[str], *, only: bool) -> None:
+        self._only = only
+        self._files: dict[str, bool] = {}
+        """Whether each file is idle."""
+        # Each step asks once what every owner does, however many pages are needed.
+        self._calls: dict[str, None] = {}
+        self._idle_calls: dict[str, None] = {}
+        for owner in owners:
+            name, working_on = owner.utterance.id, owner.utterance.id in working
+            if not owner.utterance.live:
+                self._files[name] = owner.now is None and not working_on
+            elif not working_on:
+                self._calls[name] = None
+                if owner.now is None:
+                    self._idle_calls[name] = None
+
+    def pop(self, *, live: bool) -> str | None:
+        """Remove and return the utterance whose pages a call (`live`) or a file gets; None when there is none."""
+        idle_call = next(iter(self._idle_calls), None)
+        if live and not (len(self._files) == 1 and not self._only and idle_call is not None):
+            victim = next(iter(self._files or self._calls), None)
+        elif not live and (self._files or self._only):
+            victim = next((name for name, idle in self._files.items() if idle), None)
+        else:
+            victim = idle_call
+        if victim is not None:
+            for names in (self._files, self._calls, self._idle_calls):
+                names.pop(victim, None)
+        return victim
+
+    def add_file(self, name: str) -> None:
+        """Add a file of this step, which has pages now."""
+        self._files[name] = False
