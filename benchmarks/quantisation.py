@@ -26,7 +26,8 @@ import torch
 from asr import text
 from asr.engines import weights
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.prompt import Prompt

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from asr import text
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.model.loader import load
 from benchmarks.engine.arrivals import Clock, Run, figures
 from benchmarks.engine.meter import MeteredEngine

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from asr.engines.interface import Engine
 from asr.engines.qwen.device.execution import Execution
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession

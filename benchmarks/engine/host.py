@@ -21,7 +21,7 @@ from torch import Tensor
 
 from asr.engines.interface import Answer
 from asr.engines.qwen.device.execution import Execution
-from asr.engines.qwen.engine import POSITIONS, Shape
+from asr.engines.qwen.device.memory import POSITIONS, Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from asr.engines.interface import Answer
 from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.encoder import Audio, Encoder, Encoding
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.scheduling.request import Request

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from asr.engines.interface import Answer, Collect
 from asr.engines.qwen.device.execution import Execution, Staging, bucket, buckets, for_device
-from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHARE
-from asr.engines.qwen.engine import POSITIONS, Shape
+from asr.engines.qwen.device.memory import CAPTURED, MOST_REQUESTS, PARTIAL, POSITIONS, SHARE, Shape
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession
 from asr.scheduling.request import Request

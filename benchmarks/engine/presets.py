@@ -1,12 +1,12 @@
 """What the engine takes of each GPU by default, and what the arithmetic allows: `python -m benchmarks.engine.presets`.
 
 Nothing is run. Free memory is what is left beside the weights; half of it becomes slots, as
-`asr.engines.qwen.device.sizing` decides.
+`asr.engines.qwen.device.memory` decides.
 """
 
 from __future__ import annotations
 
-from asr.engines.qwen.device.sizing import sizes
+from asr.engines.qwen.device.memory import shape_for
 from benchmarks.engine.limit import BYTES, CHIPS, PUBLISHED, Dimensions, rtfx, streams_with_finals
 from config.settings import Qwen
 
@@ -27,7 +27,7 @@ def table() -> list[str]:
         for name, model in PUBLISHED.items():
             weights_gib = weights_bytes(model) / GIB
             slot = POSITIONS * model.kv_bytes
-            found = sizes(int((gib - weights_gib) * GIB), slot, Qwen(), cpu=False)
+            found = shape_for(int((gib - weights_gib) * GIB), slot, Qwen(), cpu=False)
             people = streams_with_finals(model, CHIPS[chip], utterance_s=UTTERANCE_S)
             files = rtfx(model, CHIPS[chip], piece_s=PIECE_S)
             lines.append(

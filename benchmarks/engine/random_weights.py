@@ -17,8 +17,7 @@ from typing import Any, Literal
 import torch
 
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.sizing import CAPTURED, PARTIAL
-from asr.engines.qwen.engine import POSITIONS, Shape
+from asr.engines.qwen.device.memory import CAPTURED, PARTIAL, POSITIONS, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.quantise import quantise
 from benchmarks.engine import limit

@@ -16,8 +16,9 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines import weights
 from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.device.placement import place
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import LoadedModel, load
 from asr.engines.qwen.model.prompt import Prompt, Prompts
 from asr.engines.qwen.session import longest

@@ -9,8 +9,8 @@ import pytest
 
 from asr import messages
 from asr.engines.qwen import encoder, session
-from asr.engines.qwen.encoder import Settling
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.inference.inference import Inference
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance
@@ -33,7 +33,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
 
 
 def engine(said: list[list[int]] | None = None, **shape: Any) -> QwenEngine:
-    made = QwenEngine(loaded(random_model()), Shape(**{"settling": Settling.EXACT, "slots": 4, "batch": 4} | shape))
+    made = QwenEngine(loaded(random_model()), Shape(**{"exact_partials": True, "slots": 4, "batch": 4} | shape))
     read = made.prompts.read
 
     def noted(tokens: list[int], prompt: Any) -> tuple[str, str]:

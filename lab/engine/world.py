@@ -21,8 +21,9 @@ from typing import Any
 from torch import Tensor
 
 from asr import messages, text
+from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.encoder import Encoder, Encoding
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.prompt import Prompt
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from asr.engines.qwen import session
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.device.memory import Shape
 from lab.engine.world import NAMES, POSITIONS, STREAMS, World, longest
 
 

@@ -20,7 +20,8 @@ from asr import messages
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.scheduling import oom_backoff
 from asr.inference.inference import Inference
 from asr.utterance import Utterance

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from asr.engines.qwen.aligner import loader as aligner_loader
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model import loader
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance

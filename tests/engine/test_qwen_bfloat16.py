@@ -16,7 +16,8 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.execution import Graphs, Staging
 from asr.engines.qwen.device.kernels import Kernels
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model import loader
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.kv_cache import KvCache

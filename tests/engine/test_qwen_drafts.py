@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.scheduling.request import Lane, Request
 from asr.scheduling.scheduler import Scheduler
 from asr.utterance import Utterance

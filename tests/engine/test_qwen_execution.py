@@ -15,7 +15,8 @@ from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen.device import execution
 from asr.engines.qwen.device.execution import Execution, Staging, bucket, buckets, for_device
 from asr.engines.qwen.device.kernels import Kernels, Rows
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import load
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance

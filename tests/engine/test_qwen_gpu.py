@@ -18,7 +18,8 @@ from asr.engines.interface import EngineExhausted
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
 from asr.engines.qwen.device.execution import Captured, Execution, for_device
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import Kind
 from asr.inference.inference import Inference

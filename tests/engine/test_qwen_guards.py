@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.prompt import MAX_CONTEXT, Prompts
 from asr.engines.qwen.session import longest
 from asr.inference.inference import Inference

@@ -12,8 +12,8 @@ from asr import messages
 from asr.engines.interface import EngineExhausted, EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
-from asr.engines.qwen.encoder import Settling
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.pair import PairEngine
 from asr.inference.inference import Inference
 from asr.scheduling.request import Lane, Request
@@ -21,7 +21,7 @@ from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from lab.engine.qwen_models import TINY, check_said, loaded, noise, random_model
 
-SHAPE = Shape(slots=3, batch=3, settling=Settling.EXACT)
+SHAPE = Shape(slots=3, batch=3, exact_partials=True)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,8 @@ from asr import messages
 from asr.engines.interface import Collect
 from asr.engines.qwen import session
 from asr.engines.qwen.device.execution import Staging, for_device
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.pair import PairEngine
 from asr.inference.inference import Inference
 from asr.scheduling.request import LIVE, Request

@@ -17,7 +17,8 @@ from torch import Tensor
 from asr import messages
 from asr.engines.qwen import session
 from asr.engines.qwen.device.execution import Copying, Execution, Graphs
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.inference.inference import Inference
 from asr.utterance import Utterance
 from lab.engine.qwen_models import loaded, noise

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.model.loader import load
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance

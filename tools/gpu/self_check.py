@@ -9,7 +9,8 @@ import torch
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.execution import Execution, for_device
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build
 from tools.gpu.options import Options, options

@@ -16,7 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.kernels import Kernels
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.quantise import Kind, quantise

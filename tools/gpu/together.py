@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import load
 from asr.scheduling.request import Lane, Request
 from asr.utterance import Utterance

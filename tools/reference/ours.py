@@ -16,8 +16,9 @@ from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.aligner.aligner import QwenAligner
 from asr.engines.qwen.aligner.words import split
-from asr.engines.qwen.encoder import Audio, Settling
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.encoder import Audio
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.mel import normalise
 from asr.engines.qwen.model.prompt import audio_tokens
@@ -26,9 +27,9 @@ from asr.inference.inference import Inference
 from asr.utterance import Utterance
 from tools.reference.cases import Case, Talk
 
-WHOLE = Shape(window_s=60, settling=Settling.EXACT)
+WHOLE = Shape(window_s=60, exact_partials=True)
 """All of an utterance in one window of the encoder."""
-EXACT = Shape(settling=Settling.EXACT)
+EXACT = Shape(exact_partials=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Engine:
         sound.append(case.talk.sound.audio)
         (view,) = compute_views(engine.front, engine.pages, engine.execution.staging, [(sound, len(case.samples))])
         encoder = engine.encoder
-        encoding = encoder.begin(Audio(), view, Settling.EXACT)
+        encoding = encoder.begin(Audio(), view, exact=True)
         encoder.run([(encoding, encoder.missing(encoding))], engine.pages.frames)
         frames = engine.pages.frames[list(view.pages)].flatten(0, 1)[: view.count]
         mel = normalise(frames, torch.tensor(view.maximum)).T

@@ -10,16 +10,13 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device import memory
 from asr.engines.qwen.device import placement as devices
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.sizing import sizes
-from asr.engines.qwen.engine import POSITIONS, QwenEngine, Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.kv_cache import position_bytes
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import quantise
 from asr.engines.qwen.pair import PairEngine
 from config.settings import Asr, Qwen
-
-SHORT_WINDOW_S = 2
 
 
 def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
@@ -42,15 +39,8 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
         quantise(loaded.model, settings.quantise)
     cpu = torch.device(device).type == "cpu"
     free = free_memory_bytes() // max(1, asr.processes) if cpu else torch.cuda.mem_get_info(device)[0]
-    slot_bytes = POSITIONS * position_bytes(loaded.model.config.get_text_config(), dtype)
-    size = sizes(free, slot_bytes, settings, cpu=cpu)
-    shape = Shape(
-        slots=size.slots,
-        batch=size.batch,
-        captured_positions=size.captured_positions,
-        batch_tokens=settings.batch_tokens,
-        window_s=SHORT_WINDOW_S if "short_windows" in settings.experimental else None,
-    )
+    slot_bytes = memory.POSITIONS * position_bytes(loaded.model.config.get_text_config(), dtype)
+    shape = memory.shape_for(free, slot_bytes, settings, cpu=cpu)
     try:
         made = QwenEngine(loaded, shape, means)
         made.warnings = devices.warnings(asr, device)
@@ -58,4 +48,4 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     except (MemoryError, RuntimeError) as error:
         if not memory.exhausted(error):
             raise
-        raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
+        raise memory.too_large(shape, error) from None

@@ -2,8 +2,8 @@
 
 Convolutions look at seconds (chunks of 100 frames), attention at windows of some seconds and no further, so a finished
 window has its final embeddings. Both depend on the loudest frame so far: as Whisper's (arXiv 2212.04356), the features
-are clamped to 8 powers of ten below it. When a louder frame comes, finished windows are computed anew or not, as
-`Settling` says: anew for each partial, a call that grows louder would cost its whole audio at every word.
+are clamped to 8 powers of ten below it. When a louder frame comes, finished windows are computed anew for a
+final and not for a partial: anew for each partial, a call that grows louder would cost its whole audio at every word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,6 @@ GPU_CONV_CHUNKS = 128
 """`CONV_CHUNKS` on a GPU: such a pass takes 9 % less time for each chunk, and holds all chunks of a step."""
 PASS_TOKENS = 2048
 """Tokens in one pass of the layers; with fixed shapes, the largest size."""
-
-
-class Settling(StrEnum):
-    """The rule for finished windows when a louder frame comes."""
-
-    EXACT = "exact"
-    """They are made anew: what comes out is that of the whole utterance heard at once."""
-    FROZEN = "frozen"
-    """They keep the maximum they were made with; only finals are exact."""
 
 
 @dataclass(slots=True)
@@ -71,7 +61,6 @@ class Encoding:
 
     audio: Audio
     view: View
-    exact: bool
     done: dict[int, Tensor] = field(default_factory=dict)
     """Embeddings by window."""
 
@@ -102,12 +91,16 @@ class Encoder:
         """Record the graphs of the tower. Returns their number."""
         return self.tower.capture()
 
-    def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
-        """Plan the work for this view of the utterance; `run` does it."""
-        encoding = Encoding(audio, view, settling is Settling.EXACT)
+    def begin(self, audio: Audio, view: View, *, exact: bool) -> Encoding:
+        """Plan the work for this view of the utterance; `run` does it.
+
+        `exact`: finished windows whose maximum is no longer the utterance's are made anew, so that what comes out is
+        that of the whole utterance at once; otherwise they keep the maximum they were made with.
+        """
+        encoding = Encoding(audio, view)
         for number in range(view.settled // self.window):  # a request may be about less audio than one before it
             known = audio.windows.get(number)
-            if known is not None and (known.maximum == view.maximum or not encoding.exact):
+            if known is not None and (known.maximum == view.maximum or not exact):
                 encoding.done[number] = known.tokens
         return encoding
 

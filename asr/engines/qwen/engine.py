@@ -9,7 +9,6 @@ one request through a step, with its shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ from asr.engines.qwen import selfcheck
 from asr.engines.qwen.allocation import PageAllocator
 from asr.engines.qwen.device import memory
 from asr.engines.qwen.device.execution import Execution, Staging, for_device
-from asr.engines.qwen.device.kernels import PAGE
-from asr.engines.qwen.encoder import Encoder, Settling
+from asr.engines.qwen.device.memory import Shape
+from asr.engines.qwen.encoder import Encoder
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.kv_cache import KvCache
 from asr.engines.qwen.model.loader import LoadedModel
@@ -36,35 +35,8 @@ from audio.codecs.g711 import ulaw_encode
 
 WARM_UP_S = 9
 """The warm-up is longer than a window of the encoder."""
-POSITIONS = 1024
-"""An utterance of this many positions holds 30 s of audio (390), the longest context (256) and an answer of 16 tokens a
-second."""
 NOT_CHECKED = "not needed"
 """On a CPU the engine uses torch's own operations, and there is nothing simpler to compare them with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a step and of the cache of keys and values."""
-
-    slots: int = 16
-    """The cache holds this many utterances of `positions`, or more shorter ones."""
-    positions: int = POSITIONS
-    """An utterance has at most this many: the prompt with its context, 13 a second of audio, and the answer."""
-    page: int = PAGE
-    """Positions in a page of keys and values; the kernels of a GPU take a multiple of `PAGE`."""
-    batch: int = 16
-    """Requests in a step at most."""
-    batch_tokens: int = 128
-    """All files together have at most this many new positions in a step: no call waits for more."""
-    live_tokens: int = 1024
-    """One call has at most this many new positions in a step."""
-    captured_positions: int = 2048
-    """A forward of fixed shape has at most this many positions; a larger one is done in parts."""
-    window_s: float | None = None
-    """Seconds of audio that attend to each other; None: as published."""
-    settling: Settling = Settling.FROZEN
-    """The rule for partials; finals are exact."""
 
 
 TokenRows = Sequence[Sequence[int]]
@@ -259,8 +231,8 @@ class QwenEngine:
         with staging.beside():
             views = compute_views(self.front, self.pages, staging, ends)
         for session, view in zip(sessions, views, strict=True):
-            settling = Settling.EXACT if session.work.request.final else self.shape.settling
-            session.work.encoding = self.encoder.begin(session.audio, view, settling)
+            exact = session.work.request.final or self.shape.exact_partials
+            session.work.encoding = self.encoder.begin(session.audio, view, exact=exact)
 
     def _rows(self, sessions: Sequence[QwenSession]) -> tuple[list[QwenSession], list[PackedRow]]:
         """The sessions whose audio is through the encoder and that have room in this step, and the row of each."""
@@ -314,8 +286,7 @@ class QwenEngine:
         except (EngineExhausted, MemoryError, RuntimeError) as error:
             if not isinstance(error, EngineExhausted) and not memory.exhausted(error):
                 raise
-            shape = self.shape
-            raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
+            raise memory.too_large(self.shape, error) from None
 
     def _warm_up(self) -> None:
         if self.kv_cache.keys.device.type != "cpu" or not self.execution.plain:

@@ -19,7 +19,7 @@ from asr.engines.qwen.aligner.loader import TIMESTAMP, LoadedAligner, load
 from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
 from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.device.placement import place
-from asr.engines.qwen.encoder import Audio, Encoder, Settling
+from asr.engines.qwen.encoder import Audio, Encoder
 from asr.engines.qwen.model.fused import fuse_audio
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
@@ -77,7 +77,7 @@ class QwenAligner:
             sound.append(each.audio)
             ends.append((sound, sound.samples))
         views = compute_views(self._front, pages, self._staging, ends)
-        encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views]
+        encodings = [self._encoder.begin(Audio(), view, exact=True) for view in views]
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings], pages.frames)
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
 
