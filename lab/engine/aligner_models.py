@@ -12,7 +12,7 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner.loader import LoadedAligner
+from asr.engines.qwen.model.loader import LoadedAligner
 from asr.samples import Wideband
 from lab.engine.qwen_models import TINY, random_model, tokenizer
 from tools.reference import checkpoints

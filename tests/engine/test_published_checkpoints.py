@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model import loader
@@ -34,7 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("model", ["0.6B", "1.7B", "aligner"])
 def test_both_layouts_load_as_the_same_model(folders: Any, model: Model) -> None:
-    load: Any = aligner_loader.load if model == "aligner" else loader.load
+    load: Any = loader.load_aligner if model == "aligner" else loader.load
     found = {}
     for layout in ("original", "hf"):
         folder = folders(model, layout)

@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClassification
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.device.execution import Graphs, Staging
 from asr.engines.qwen.device.kernels import Kernels
 from asr.engines.qwen.device.memory import Shape
@@ -48,7 +47,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
 LIBRARY: dict[str, Any] = {
     "recogniser": Qwen3ASRForConditionalGeneration, "aligner": Qwen3ASRForTokenClassification,
 }  # fmt: skip
-LOAD: dict[str, Callable[..., Any]] = {"recogniser": loader.load, "aligner": aligner_loader.load}
+LOAD: dict[str, Callable[..., Any]] = {"recogniser": loader.load, "aligner": loader.load_aligner}
 
 
 def ids_of(model: Any, count: int) -> Tensor:

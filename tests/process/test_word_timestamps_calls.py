@@ -65,7 +65,7 @@ def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker) -> None:
     spoken = {"inbound": " ".join(SAID["customer"]).split(), "outbound": " ".join(SAID["agent"]).split()}
     assert words_of(events) == spoken
     from asr.engines.qwen.aligner.aligner import QwenAligner  # torch, in the one process that runs this
-    from asr.engines.qwen.aligner.loader import load
+    from asr.engines.qwen.model.loader import load_aligner as load
 
     reference = QwenAligner(load(ALIGNER))
     told = {event["utterance_id"]: event["words"] for event in events if event["type"] == "transcript.words"}

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engines.qwen.aligner import loader
-from asr.engines.qwen.model.loader import load, renamed
+from asr.engines.qwen.model.loader import load, load_aligner, renamed
 from asr.engines.qwen.session import longest
 from lab.engine.aligner_models import random_aligner
 from lab.engine.qwen_models import TINY, random_model
@@ -34,7 +33,7 @@ def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> Non
 def test_an_aligner_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
     model = random_aligner()
     checkpoints.write(model, TINY, tmp_path / "official")
-    mine, again = model.state_dict(), loader.load(tmp_path / "official").model.state_dict()
+    mine, again = model.state_dict(), load_aligner(tmp_path / "official").model.state_dict()
     assert mine.keys() == again.keys()
     assert all(torch.equal(mine[name], again[name]) for name in mine)
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from asr import languages
-from asr.engines.qwen.aligner import loader
-from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.loader import load, load_aligner
 from lab.engine.aligner_models import random_aligner
 from lab.engine.qwen_models import TINY, random_model
 from tools.reference import checkpoints, deviations, environment, report, times, words
@@ -43,7 +42,7 @@ def main() -> int:
         checkpoints.write(random_model(), TINY, folder / "random")
         ours = Ours(folder, MODELS)
         tiny = TINY.with_name("qwen3-aligner-tiny")
-        checkpoints.write(loader.load(tiny).model, tiny, folder / ALIGNERS["tiny"])
+        checkpoints.write(load_aligner(tiny).model, tiny, folder / ALIGNERS["tiny"])
         checkpoints.write(random_aligner(), TINY, folder / ALIGNERS["random"])
         aligned = times.Ours({name: folder / place for name, place in ALIGNERS.items()})
         if not ask(python, folder, ours):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from asr.engines.qwen.aligner.loader import CLASS_MS
+from asr.engines.qwen.model.loader import CLASS_MS
 from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 
 TOKENIZER = ("merges.txt", "tokenizer.json", "vocab.json")

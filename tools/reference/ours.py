@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from asr import messages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.aligner.aligner import QwenAligner
 from asr.engines.qwen.aligner.words import split
 from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.encoder import Audio
 from asr.engines.qwen.engine import QwenEngine
-from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.loader import load, load_aligner
 from asr.engines.qwen.model.mel import normalise
 from asr.engines.qwen.model.prompt import audio_tokens
 from asr.engines.qwen.sound import Sound, compute_views
@@ -131,7 +130,7 @@ class Timed:
 class Aligner:
     def __init__(self, folder: Path, *, whole: bool = False) -> None:
         """`whole`: all of an utterance in one window of the encoder."""
-        loaded = loader.load(folder)
+        loaded = load_aligner(folder)
         if whole:
             assert WHOLE.window_s
             loaded.model.model.audio_tower.n_window_infer = round(100 * WHOLE.window_s)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.aligner.words import monotone
+from asr.engines.qwen.model import loader
 from lab.engine.qwen_models import TIE
 from tools.reference import deviations
 from tools.reference.cases import DIGITS, Case, Sound, Talk, clipped, noisy, speech, wide

@@ -15,12 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.engines import weights
 from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner.loader import TIMESTAMP, LoadedAligner, load
 from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
 from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder
 from asr.engines.qwen.model.fused import fuse_audio
+from asr.engines.qwen.model.loader import TIMESTAMP, LoadedAligner, load_aligner
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.engines.qwen.sound import FramePages, Sound, compute_views
@@ -121,4 +121,4 @@ def build(asr: Asr, settings: Qwen) -> QwenAligner:
     device, dtype = place(asr, settings, folder)
     # Texts and recordings have any length, and one forward is all there is: nothing to record.
     means = for_device(torch.device(device), graphs=False)
-    return QwenAligner(load(folder, device=device, dtype=dtype), means)
+    return QwenAligner(load_aligner(folder, device=device, dtype=dtype), means)

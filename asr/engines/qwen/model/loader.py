@@ -1,4 +1,5 @@
-"""Weights, tokenizer and filters from a folder, checked: what does not fit is refused with a sentence.
+"""Loads weights, tokenizer and filters of a recogniser or an aligner from a folder. What does not fit is refused with a
+sentence.
 
 Checkpoints come in two layouts: that of `transformers` (`Qwen/…-hf`) and that of the official package. The library
 reads the second kind without complaint and fills what it does not find with random numbers: keys are counted here.
@@ -7,7 +8,6 @@ reads the second kind without complaint and fills what it does not find with ran
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,12 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
+from transformers import (
+    AutoTokenizer,
+    Qwen3ASRConfig,
+    Qwen3ASRForConditionalGeneration,
+    Qwen3ASRForTokenClassification,
+)  # fmt: skip
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from transformers.utils import logging
 
@@ -36,6 +41,9 @@ BUFFERS = frozenset({
     "model.audio_tower.positional_embedding.positional_embedding",
 })  # fmt: skip
 """The names of all buffers of the library's models."""
+TIMESTAMP = "<timestamp>"
+CLASS_MS = 80.0
+"""`LoadedAligner.class_ms` where the folder does not say."""
 SHOWN = 3
 """Keys named in an error."""
 
@@ -50,19 +58,55 @@ class LoadedModel:
     """Ids after which an answer is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedAligner:
+    model: Any
+    """`Qwen3ASRForTokenClassification`, in evaluation mode on its device."""
+    tokenizer: Any
+    extractor: Any
+    class_ms: float
+    """Length of one class of the model: class n is the time n * class_ms."""
+
+
 def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """Raises EngineUnusable."""
+    """Load a recogniser. Raises EngineUnusable."""
     described = read_json(folder / "config.json")
-    if "thinker_config" in described:
-        thinker = described["thinker_config"]
-        model = original(folder, Qwen3ASRForConditionalGeneration, lambda: _configuration(thinker), dtype)
-    elif described.get("model_type") == "qwen3_asr":
-        model = native(folder, Qwen3ASRForConditionalGeneration, dtype)
-    else:
+    if "thinker_config" not in described and described.get("model_type") != "qwen3_asr":
         raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
-    tokenizer = tokenizer_of(folder, model)
+    model, tokenizer, extractor = _load(folder, Qwen3ASRForConditionalGeneration, described, dtype)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
-    return LoadedModel(model.eval().to(device), tokenizer, extractor_of(folder, model), ends)
+    return LoadedModel(model.to(device), tokenizer, extractor, ends)
+
+
+def load_aligner(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedAligner:
+    """Load a forced aligner. Raises EngineUnusable."""
+    described = read_json(folder / "config.json")
+    if "classify_num" not in (described.get("thinker_config") or ()) and (
+        "Qwen3ASRForTokenClassification" not in described.get("architectures", ())
+    ):
+        raise EngineUnusable(f"{folder} holds no Qwen3-ForcedAligner")
+    model, tokenizer, extractor = _load(folder, Qwen3ASRForTokenClassification, described, dtype)
+    known, expected = tokenizer.convert_tokens_to_ids(TIMESTAMP), model.config.timestamp_token_id
+    if known != expected:
+        raise EngineUnusable(f"{folder}: times stand at token {expected} and {TIMESTAMP} is token {known}")
+    class_ms = described.get("timestamp_segment_time")
+    if class_ms is None and (folder / "processor_config.json").is_file():
+        class_ms = read_json(folder / "processor_config.json").get("timestamp_segment_time")
+    if class_ms is None:
+        class_ms = CLASS_MS
+    if isinstance(class_ms, bool) or not isinstance(class_ms, int | float) or not class_ms > 0:
+        raise EngineUnusable(f"{folder}: timestamp_segment_time is {class_ms!r}, and not a number of milliseconds")
+    return LoadedAligner(model.to(device), tokenizer, extractor, float(class_ms))
+
+
+def _load(folder: Path, library: Any, described: dict[str, Any], dtype: torch.dtype) -> tuple[Any, Any, Any]:
+    """A model of the class `library` with its tokenizer and its feature extractor. `described`: its config.json."""
+    quiet: Any = logging
+    quiet.disable_progress_bar()
+    quiet.set_verbosity_error()  # what it would warn of is checked here, and refused
+    read = _original if "thinker_config" in described else _native
+    model = _settled(read(folder, library, described, dtype)).eval()
+    return model, _tokenizer(folder, model), _extractor(folder, model)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -77,9 +121,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def native(folder: Path, library: Any, dtype: torch.dtype) -> Any:
-    """A model of the class `library` from a folder in its own layout."""
-    _hush()
+def _native(folder: Path, library: Any, described: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Read a folder in the library's own layout."""
     try:
         model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
@@ -88,7 +131,7 @@ def native(folder: Path, library: Any, dtype: torch.dtype) -> Any:
     if wrong := report.get("mismatched_keys"):
         names = _list([str(each) for each in wrong])
         raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
-    return _settled(model)
+    return model
 
 
 def _settled(model: Any) -> Any:
@@ -112,15 +155,10 @@ def _settled(model: Any) -> Any:
     return model.requires_grad_(False)
 
 
-def original(
-    folder: Path, library: Any, configuration: Callable[[], Any], dtype: torch.dtype,
-    place: Callable[[str], str] | None = None,
-) -> Any:  # fmt: skip
-    """A model of the class `library` from a folder in the official package's layout. `configuration` makes its own from
-    config.json; `place`: a tensor's name there → here."""
-    _hush()
+def _original(folder: Path, library: Any, described: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Read a folder in the official package's layout."""
     try:
-        config = configuration()
+        config = _configuration(library, described)
         with torch.device("meta"):  # nothing is drawn at random for what the files bring
             model = library(config)
     except (KeyError, TypeError, ValueError) as error:
@@ -128,10 +166,11 @@ def original(
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise EngineUnusable(f"{folder} has no *.safetensors file")
+    # The aligner's head, which says a class, stands where the recogniser's head for words does.
+    head = "score.weight" if library is Qwen3ASRForTokenClassification else "lm_head.weight"
     try:
-        named = place or renamed
         tensors = {
-            named(name): tensor.to(dtype) if tensor.is_floating_point() else tensor
+            renamed(name, head): tensor.to(dtype) if tensor.is_floating_point() else tensor
             for file in files
             for name, tensor in load_file(file).items()
         }
@@ -141,37 +180,34 @@ def original(
     model.tie_weights()
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     _complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
-    return _settled(model)
+    return model
 
 
-def _hush() -> None:
-    quiet: Any = logging
-    quiet.disable_progress_bar()
-    quiet.set_verbosity_error()  # what it would warn of is checked here, and refused
-
-
-def _configuration(thinker: dict[str, Any]) -> Any:
-    tied = bool(thinker["text_config"].get("tie_word_embeddings", True))
-    return Qwen3ASRConfig(**parts(thinker), tie_word_embeddings=tied)
-
-
-def parts(thinker: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a configuration that both kinds of models share, from that of the official package."""
+def _configuration(library: Any, described: dict[str, Any]) -> Any:
+    """The library's configuration, from that of the official package."""
+    thinker = described["thinker_config"]
     audio, text = thinker["audio_config"], thinker["text_config"]
-    return {
-        "audio_config": {"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
-        "text_config": {
+    if library is Qwen3ASRForTokenClassification:
+        own = {"timestamp_token_id": described["timestamp_token_id"], "num_labels": thinker["classify_num"]}
+    else:
+        own = {"tie_word_embeddings": bool(text.get("tie_word_embeddings", True))}
+    return Qwen3ASRConfig(
+        audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
+        text_config={
             "model_type": "qwen3",
             **{key: text[key] for key in _TEXT_KEYS if key in text},
             "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
         },
-        "audio_token_id": thinker["audio_token_id"],
-    }
+        audio_token_id=thinker["audio_token_id"],
+        **own,
+    )
 
 
-def renamed(name: str) -> str:
+def renamed(name: str, head: str = "lm_head.weight") -> str:
     """A tensor's name in the library's layout, from that of the official package."""
     name = name.removeprefix("thinker.")
+    if name == "lm_head.weight":
+        return head
     name = name.replace("audio_tower.proj1", "model.multi_modal_projector.linear_1")
     name = name.replace("audio_tower.proj2", "model.multi_modal_projector.linear_2")
     if name.startswith("audio_tower."):
@@ -192,7 +228,7 @@ def _list(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + rest
 
 
-def tokenizer_of(folder: Path, model: Any) -> Any:
+def _tokenizer(folder: Path, model: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -211,7 +247,7 @@ def tokenizer_of(folder: Path, model: Any) -> Any:
     return tokenizer
 
 
-def extractor_of(folder: Path, model: Any) -> Any:
+def _extractor(folder: Path, model: Any) -> Any:
     """The library's own, whose values the model was trained with; what the folder says must agree."""
     library: Any = Qwen3ASRFeatureExtractor
     extractor = library(feature_size=model.config.audio_config.num_mel_bins)
