@@ -1,9 +1,10 @@
-"""The words of a text as the forced aligner takes them, and where each stands in the text."""
+"""Finds the words of a text as the forced aligner reads them, and where each stands in the text."""
 
 from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -12,10 +13,6 @@ from transformers import Qwen3ASRProcessor
 from asr import languages
 
 log = structlog.get_logger("asr")
-
-_HAN = (
-    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +28,9 @@ class PlacedWord:
 def split(text: str, language: str) -> list[PlacedWord]:
     """The words of a final. Spaces end a word and every Han character is one; in Japanese and Korean a package finds
     them (`languages.SPLITTERS`)."""
-    if language in languages.SPLITTERS:
-        library: Any = Qwen3ASRProcessor
-        # It uses nothing of the object.
-        return place(library.split_words_for_alignment(None, text, languages.name(language)), text)
-    return place(_by_spaces(text), text)
+    library: Any = Qwen3ASRProcessor
+    # The method uses nothing of the object.
+    return place(library.split_words_for_alignment(None, text, languages.name(language)), text)
 
 
 def usable() -> tuple[str, ...]:
@@ -51,28 +46,13 @@ def usable() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _by_spaces(text: str) -> list[str]:
-    tokens: list[str] = []
-    for part in text.split():
-        joined = False
-        for character in filter(kept, part):
-            if _is_han(character):
-                tokens.append(character)
-                joined = False
-            elif joined:
-                tokens[-1] += character
-            else:
-                tokens.append(character)
-                joined = True
-    return tokens
-
-
 def place(tokens: list[str], text: str) -> list[PlacedWord]:
     """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
     What a splitter has changed otherwise is shown as the splitter gave it."""
     together = "".join(tokens)
-    for plain in (False, True):
-        letters = [(at, each) for at, character in enumerate(text) for each in _form(character, plain) if kept(each)]
+    kept = set(together)
+    for form in (str, partial(unicodedata.normalize, "NFKC")):
+        letters = [(at, each) for at, character in enumerate(text) for each in form(character) if each in kept]
         if "".join(each for _, each in letters) == together:
             break
     else:
@@ -83,20 +63,6 @@ def place(tokens: list[str], text: str) -> list[PlacedWord]:
         placed.append(PlacedWord(token, text[first : last + 1]))
         begun += len(token)
     return placed
-
-
-def _form(character: str, plain: bool) -> str:
-    return unicodedata.normalize("NFKC", character) if plain else character
-
-
-def kept(character: str) -> bool:
-    """Whether the model is shown it."""
-    return character == "'" or unicodedata.category(character)[0] in "LN" or _is_han(character)
-
-
-def _is_han(character: str) -> bool:
-    code = ord(character)
-    return any(first <= code <= last for first, last in _HAN)
 
 
 def monotone(times: list[float]) -> list[int]:
