@@ -117,7 +117,7 @@ class ClusterEvents(StoredEvents):
         self._first_own_row = self._own_row
         self._local.on_shown.append(self.own_events.take)
         self.own_events.start()
-        self._look_after()
+        self._watch_store()
 
     async def _origin(self, call_id: str) -> str:
         frames = await self.store.read(lambda database: database.frames(call_id, frozenset({"call.started"})))

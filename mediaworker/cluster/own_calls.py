@@ -74,7 +74,7 @@ def lost(
     # Partials are not in the record, which is of what was stored.
     heard = [said[speech.utterance_id].end_ms for speech in record.speaking if speech.utterance_id in said]
     record = replace(record, at_ms=max([record.at_ms, *heard]))
-    bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", said=said)
+    bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", partials=said)
     for number, body in enumerate(bodies, start=1):
         seq, now = record.seq + number, timestamp(time.time())
         yield Event(str(cursor(number)), record.call_id, seq, record.at_ms, now, body)

@@ -1,4 +1,7 @@
-"""A call's record from its events: a fold, used for the snapshot in `hello`, the store's table and recovery."""
+"""Folds a call's events into its record, and writes the events that a call lacks after its worker has died.
+
+The snapshot in `hello`, the table `calls` of the store and the recovery at a start all use this one fold.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from mediaworker.events import talk
 HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
 """Types of the events that `closing` reads."""
 RESTART_REVISION = 1_000_000
-"""Partials are not stored, so the final written for a dead process cannot know the last revision. An utterance lasts
-at most 30 s, and no engine makes a million revisions in that."""
+"""The revision of a final that is written for a dead process. Partials are not stored, so the last revision is unknown;
+an utterance lasts at most 30 s, and no engine makes a million revisions in that time."""
 
 
 def apply(record: events.CallRecord | None, event: events.Event) -> events.CallRecord:
-    """The record after a durable event. Raises ValueError when the call has not begun, or begins twice."""
+    """Return the record after a durable event. Raises ValueError when the call has not begun, or begins twice."""
     body = event.body
     if isinstance(body, events.CallStarted):
         if record is not None:
@@ -62,7 +65,7 @@ def _changes(record: events.CallRecord, event: events.Event, body: events.EventB
 
 
 def _worst(before: events.WorstAlert | None, alert: events.Alert) -> events.WorstAlert:
-    """The worst alert so far, of equally bad ones the latest, and how many there were."""
+    """Return the worst alert so far with the number of all alerts; among equally severe ones the latest wins."""
     count = 1 if before is None else before.count + 1
     rank = {severity: number for number, severity in enumerate(events.SEVERITIES)}
     if before is not None and rank.get(before.severity, -1) > rank.get(alert.severity, -1):
@@ -81,52 +84,53 @@ def closing(
     *,
     reason: str = "worker_restart",
     error: str = "the worker was restarted",
-    said: Mapping[str, events.TranscriptPartial] = {},  # noqa: B006 - read only
+    partials: Mapping[str, events.TranscriptPartial] = {},  # noqa: B006 - read only
 ) -> Iterator[events.EventBody]:
-    """What a call that a dead process left open still owes, as far as its stored events can tell: an end and a final
-    for all speech, its figures, then its own end. What nobody has written down ended with the last event.
+    """Yield the events that close a call which a dead process left open: an end and a final for each open utterance,
+    the metrics of the call, and its `call.ended`. The call ends at its last stored event, and open speech at the latest
+    time that is known of it.
 
-    `history`: its stored events of the types in `HISTORY`; `said`: the last partials, by utterance, where they are
-    known.
+    `history`: the call's stored events of the types in `HISTORY`; `partials`: the last partial of each utterance, by
+    utterance id, where it is known.
     """
     past = _Past(record, history)
     legs = {leg.leg: leg for leg in record.legs}
     for speech in record.speaking:
+        partial = partials.get(speech.utterance_id)
         end_ms = past.ends.get(speech.utterance_id)
         if end_ms is None:
-            partial = said.get(speech.utterance_id)
             known_ms = max(record.at_ms, partial.end_ms) if partial is not None else record.at_ms
             end_ms = past.end(speech.leg, speech.utterance_id, known_ms)
             yield events.SpeechEnded(speech.leg, speech.utterance_id, end_ms)
-        heard = said.get(speech.utterance_id)
-        whose = heard or legs.get(speech.leg)
+        speaker = partial or legs.get(speech.leg)
         yield events.TranscriptFinal(
             leg=speech.leg,
-            role=whose.role if whose is not None else "unknown",
+            role=speaker.role if speaker is not None else "unknown",
             utterance_id=speech.utterance_id,
             revision=RESTART_REVISION,
             start_ms=speech.start_ms,
             end_ms=end_ms,
-            text=heard.text if heard is not None else "",
-            stable_chars=len(heard.text) if heard is not None else 0,
-            language=heard.language if heard is not None else "",
+            text=partial.text if partial is not None else "",
+            stable_chars=len(partial.text) if partial is not None else 0,
+            language=partial.language if partial is not None else "",
             lost_ms=0,
             latency_ms=0,
             reason="failed",
             error=error,
-            name=whose.name if whose is not None else "",
+            name=speaker.name if speaker is not None else "",
         )
-    if not past.told:
+    if not past.has_metrics:
         yield past.metrics(record.at_ms)
     yield events.CallEnded(reason=reason, duration_ms=record.at_ms, legs=[])
 
 
 class _Past:
-    """What a call's stored events say about who talked when."""
+    """The talk times and holds of a call, read from its stored events."""
 
     def __init__(self, record: events.CallRecord, history: Iterable[events.Event]) -> None:
-        self.told = False
-        """Its figures are stored already: it died between them and the end, or a restart did."""
+        self.has_metrics = False
+        """The call's metrics are stored already: its worker, or the worker that recovered it, died after writing them
+        and before `call.ended`."""
         self.ends: dict[str, int] = {}
         self._starts = {speech.utterance_id: speech.start_ms for speech in record.speaking}
         self._segments: dict[str, list[talk.Segment]] = {leg.leg: [] for leg in record.legs}
@@ -149,7 +153,7 @@ class _Past:
                     if hold_since is not None and not held >= everyone:
                         self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
                 case events.Metrics():
-                    self.told = True
+                    self.has_metrics = True
         self._hold_since = hold_since
 
     def end(self, leg: str, utterance_id: str, end_ms: int) -> int:

@@ -1,7 +1,8 @@
-"""The SQLite file behind the store: every query to the tables of `tables`. No threads; each thread opens its own.
+"""The SQLite file of the event store: every query on the tables that `tables` defines.
 
-`events` holds the frames as they went out, so that a replay encodes nothing. `calls` holds one record per call, written
-in the transaction of the events it sums up; its columns are generated from the record.
+The table `events` holds the frames as they were sent, so that a replay encodes nothing. The table `calls` holds one
+record per call, written in the transaction of the events that it sums up; its columns are generated from the record.
+A `Database` is used by one thread only; each thread opens its own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from mediaworker.events.schema import CallRecord, EventError
 from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase
 
 INDEX_BYTES = 100_000_000
-"""A damaged search index is filled again, while events wait, from a file up to this size."""
+"""Up to this file size a damaged search index is rebuilt from the stored events, which blocks the writer meanwhile.
+With a larger file the index begins empty, so that live events need not wait."""
 REWRITE_BYTES = 1_000_000_000
-"""A start should take seconds: a larger file is not written anew to learn how to shrink."""
+"""Up to this file size a start rewrites an old file, to index it for search and to let it shrink later. A larger file
+stays as it is, because a start should take seconds."""
 
 _record_decoder = msgspec.json.Decoder(CallRecord)
 _envelope_decoder = msgspec.json.Decoder(Envelope)
@@ -35,13 +38,13 @@ class Database(SqliteFile):
 
     MIGRATIONS, RECORDS = tables.MIGRATIONS, ("calls", "call_id")
     _floor = 0
-    """As written to the file."""
+    """The value of `floor` in the file."""
     _reserved = False
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[tables.EventRow], records: Iterable[CallRecord], floor: int) -> None:
-        """Rows and the call records that sum them up, in one transaction."""
+        """Write rows and the call records that sum them up, in one transaction."""
         rows = tuple(rows)
         if rows and not self._reserved:
             self._reserve(rows[0].id + tables.RESERVED_ROWS)
@@ -56,7 +59,7 @@ class Database(SqliteFile):
             "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
             ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
         )
-        # So that a start need not look for it among all events.
+        # Kept apart, so that a start need not search all events for it.
         if worker_seq := max((row.seq for row in rows if row.call_id is None), default=0):
             self.execute("INSERT OR REPLACE INTO meta VALUES ('worker_seq', ?)", (worker_seq,))
         search.add(self._connection, ((row.id, row.type, row.frame) for row in rows))
@@ -66,7 +69,8 @@ class Database(SqliteFile):
         )
 
     def _reserve(self, row: int) -> None:
-        """Synced: the one commit of a run that a power cut must not take."""
+        """Reserve the row ids up to `row`, synced to the disk: the one commit of a run that a power cut must not
+        undo, because the cursors of lost events must never name later ones."""
         self.execute("PRAGMA synchronous = FULL")
         try:
             self.execute("INSERT OR REPLACE INTO meta VALUES ('reserved', ?)", (row,))
@@ -75,13 +79,13 @@ class Database(SqliteFile):
         self._reserved = True
 
     def carry(self, call_ids: Collection[str]) -> tables.Carried:
-        """The events of these calls, and what is known beside the events."""
+        """Return the events of these calls and the whole table `meta`, for the file that replaces this one."""
         query = "SELECT id, call_id, seq, type, json FROM events WHERE call_id = ? ORDER BY id"
         rows = [tables.EventRow(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
         return tables.Carried(self.execute("SELECT key, value FROM meta").fetchall(), rows)
 
     def restore(self, store_id: str, carried: tables.Carried, records: Iterable[CallRecord], floor: int) -> None:
-        """Into a new file, what was carried over, under the id that cursors know."""
+        """Write what was carried over into this new file, under the store id that the clients' cursors name."""
         with self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", carried.meta)
             self.execute("INSERT OR REPLACE INTO meta VALUES ('store_id', ?)", (store_id,))
@@ -92,8 +96,8 @@ class Database(SqliteFile):
     def mended(self, error: sqlite3.Error) -> bool:
         if not search.is_damaged(error):
             return super().mended(error)
-        # The search index can be made again; a large store does without its past, so that calls need not wait. It
-        # cannot be dropped while it is damaged, only its entry in the schema and what it is made of.
+        # The search index can be rebuilt from the events. SQLite refuses to drop a damaged FTS5 table; its entry in
+        # the schema and the shadow tables behind it can still be deleted one by one.
         self.execute("PRAGMA writable_schema = ON")
         try:
             with self._transaction():
@@ -114,7 +118,7 @@ class Database(SqliteFile):
         return None if record is None else _encoder.encode(record).decode()
 
     def rename(self, call_id: str, names: Mapping[str, str]) -> CallRecord | None:
-        """Names of legs of an ended call."""
+        """Set names of legs of an ended call; return its record, None when there is no such call."""
         record = self.call(call_id)
         if record is not None:
             legs = [msgspec.structs.replace(leg, name=names.get(leg.leg, leg.name)) for leg in record.legs]
@@ -123,26 +127,26 @@ class Database(SqliteFile):
         return record
 
     def erase(self, call_id: str) -> None:
-        """Everything that was said in the call, and by whom; `purge` is still to be called."""
+        """Erase the call's record and all its events. The search index keeps their words until `purge` has run."""
         with self._transaction():
             search.remove(self._connection, "call_id = ?", (call_id,))
             empty = f"call_id = NULL, seq = 0, type = '{tables.ERASED}', json = ''"
             self.execute(f"UPDATE events SET {empty} WHERE call_id = ?", (call_id,))
             self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
-        # Until the log is checkpointed the old pages are still in it.
+        # The old pages stay readable in the log until it is checkpointed.
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def expire(self, call_id: str, limit: int) -> tuple[int, bool]:
-        """Take at most `limit` rows of an ended call away for good, and those without a call that are older.
+        """Delete at most `limit` rows of an ended call, and of older events without a call.
 
-        Cursors before the call's last row are expired from then on. Returns how many rows went, and whether the call is
-        gone; call it again until it is.
+        Cursors before the call's last row are expired from then on. Returns the number of rows deleted, and whether
+        the whole call is deleted; the caller repeats until it is.
         """
         found = self.execute("SELECT max(id) FROM events WHERE call_id = ?", (call_id,)).fetchone()[0]
         floor, removed = max(found or 0, self._floor), 0
         with self._transaction():
             self._raise_floor(floor)
-            # The newest event without a call stays: it holds their `seq`.
+            # The newest event without a call stays: the `seq` of such events continues from it.
             newest = "SELECT id FROM events WHERE call_id IS NULL AND seq > 0 ORDER BY id DESC LIMIT 1"
             for where, argument in (
                 ("call_id = ?", call_id),
@@ -158,9 +162,9 @@ class Database(SqliteFile):
         return removed, not left
 
     def purge(self, *, begin: bool) -> bool:
-        """One piece of rewriting the search index without the words of what was erased; whether there is more to do.
+        """Rewrite one piece of the search index without the words of erased events; return whether more is to do.
 
-        They stand in the index until then, and in the log until it is checkpointed.
+        The words stay in the index until the last piece is done, and in the log until it is checkpointed.
         """
         more = search.merge(self._connection, begin=begin)
         if not more:
@@ -168,8 +172,8 @@ class Database(SqliteFile):
         return more
 
     def shrink(self, pages: int) -> bool:
-        """Give at most `pages` free pages back to the file system; whether there are more."""
-        # One row per page that moves: without fetching them nothing happens.
+        """Return at most `pages` free pages to the file system; return whether there are more."""
+        # The pragma yields one row for each page that it moves, and moves none that is not fetched.
         self.execute(f"PRAGMA incremental_vacuum({pages:d})").fetchall()
         return bool(self.free_pages) and self._pragma("auto_vacuum") == 2
 
@@ -181,14 +185,14 @@ class Database(SqliteFile):
         self.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (floor,))
 
     def keep_place(self, name: str, row: int) -> None:
-        """How far somebody has come who goes on after a restart."""
+        """Store the row up to which the feed `name` has been read, for the next start."""
         self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"place {name}", row))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     @property
     def used_bytes(self) -> int:
-        """What is in the file, without what it could give back."""
+        """The size of the file without its free pages."""
         return (self._pragma("page_count") - self.free_pages) * self._pragma("page_size")
 
     @property
@@ -196,7 +200,7 @@ class Database(SqliteFile):
         return self._pragma("freelist_count")
 
     def place(self, name: str) -> int | None:
-        """What `keep_place` has kept; the row before it when that one is not there."""
+        """Return the row that `keep_place` stored for this feed, or the row before it when that one was deleted."""
         found = self.execute("SELECT value FROM meta WHERE key = ?", (f"place {name}",)).fetchone()
         if found is None:
             return None
@@ -205,11 +209,11 @@ class Database(SqliteFile):
 
     @property
     def rows(self) -> int:
-        """Events stored. Walks through an index: not for every scrape."""
+        """The number of stored events. Counting them walks an index, which is too slow for every scrape."""
         return int(self.execute("SELECT count(*) FROM events").fetchone()[0])
 
     def ended(self, before: str | None, limit: int) -> list[tuple[str, int]]:
-        """(call, its highest row) of calls that ended before that time, or at any; what ended first comes first."""
+        """Return (call id, highest row) of calls that ended before that time, the earliest first; None: at any time."""
         query = "SELECT call_id FROM calls WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?"
         found = self.execute(query, ("~" if before is None else before, limit)).fetchall()
         rows = "SELECT max(id) FROM events WHERE call_id = ?"
@@ -217,13 +221,13 @@ class Database(SqliteFile):
 
     @property
     def latest_end_s(self) -> float | None:
-        """Unix time at which a call ended last, of those that were not ended by a start of the worker."""
+        """Unix time of the latest end of a call; ends that a restart wrote do not count."""
         query = (
             "SELECT ended_at FROM calls WHERE ended_at IS NOT NULL"
             " AND json_extract(record, '$.reason') <> 'worker_restart' ORDER BY ended_at DESC LIMIT 1"
         )
         found = self.execute(query).fetchone()
-        with contextlib.suppress(ValueError):  # a damaged one tells nothing
+        with contextlib.suppress(ValueError):  # the record is damaged
             return None if found is None else datetime.fromisoformat(str(found[0])).timestamp()
         return None
 
@@ -231,12 +235,12 @@ class Database(SqliteFile):
         self.head()
 
     def head(self) -> tables.Head:
-        """Raises UnusableDatabase as well. Takes no longer when more is stored."""
+        """Return where the store stands, in a time that does not grow with it. Raises UnusableDatabase as well."""
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())
         store_id, floor, reserved = meta.get("store_id"), meta.get("floor", 0), meta.get("reserved", 0)
         row = self.execute("SELECT max(id) FROM events").fetchone()[0] or 0
         seq = meta.get("worker_seq")
-        if seq is None:  # an older program has written it
+        if seq is None:  # a version before `worker_seq` has written the file
             seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
         numbers = (floor, reserved, row, seq)
         if not all(isinstance(number, int) and 0 <= number < tables.ROW_MAX for number in numbers):
@@ -246,7 +250,7 @@ class Database(SqliteFile):
         self._floor = floor
         records = [self.call(call_id) for (call_id,) in self.execute(tables.OPEN_CALLS).fetchall()]
         live = tuple(record for record in records if record is not None and record.state != "ended")
-        # Rows that expired counted too: no later event may get their numbers.
+        # Expired rows count as well: no later event may have their ids.
         return tables.Head(store_id, max(row, floor), reserved, floor, seq, live)
 
     def has_row(self, row: int) -> bool:
@@ -255,8 +259,8 @@ class Database(SqliteFile):
     def page(
         self, after: int, until: int, limit: int, *, call_id: str | None = None, types: frozenset[str] | None = None
     ) -> list[tuple[int, str]]:
-        """(row id, frame) of at most `limit` events with `after < id <= until`, oldest first. A damaged one has
-        an empty frame."""
+        """Return (row id, frame) of at most `limit` events with `after < id <= until`, oldest first. A damaged event
+        has an empty frame."""
         where = ["id > ?", "id <= ?", f"type <> '{tables.ERASED}'"]
         arguments: list[object] = [after, until]
         if call_id is not None:
@@ -269,15 +273,16 @@ class Database(SqliteFile):
         return [(row, self._frame(row, frame)) for row, frame in self.execute(query, (*arguments, limit))]
 
     def calls(self, limit: int, after: str | None = None) -> list[CallRecord]:
-        """Newest first (ids are UUIDv7), at most `limit`, older than the call `after`."""
+        """Return at most `limit` calls older than the call `after`, newest first: ids are UUIDv7 and sort by time."""
         where, arguments = ("WHERE call_id < ?", (after, limit)) if after is not None else ("", (limit,))
         query = f"SELECT call_id, CAST(record AS BLOB) FROM calls {where} ORDER BY call_id DESC LIMIT ?"
         found = [self._decoded(*row) for row in self.execute(query, arguments).fetchall()]
         return [record for record in found if record is not None]
 
     def search(self, text: str, limit: int, after: int | None = None) -> tuple[list[CallRecord], int | None]:
-        """At most `limit` calls in which all words of `text` occur, in one utterance or among names and numbers; by
-        the latest place, the newest first. The second half is the `after` of the next page, None on the last one."""
+        """Return at most `limit` calls in which one event holds all words of `text`: an utterance, or the names and
+        numbers of a call or a leg. The call with the latest match comes first. The second value is the `after` of the
+        next page; None on the last page."""
         query = search.query_of(text)
         found: list[CallRecord] = []
         if not query:
@@ -292,13 +297,13 @@ class Database(SqliteFile):
         return found, None
 
     def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
-        """A call's durable events of these types, in order."""
+        """Return the frames of a call's durable events of these types, in order."""
         return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types) if frame]
 
     # -- damaged records ----------------------------------------------------------------------------------------------
 
     def _frame(self, row: int, stored: object) -> str:
-        """Empty for one that cannot be read: nobody can do anything with it, and it must not stop a resumption."""
+        """Return the frame; empty for a damaged one, which is of no use to a subscriber and must not stop a replay."""
         with contextlib.suppress(ValueError):
             if isinstance(stored, bytes) and _envelope_decoder.decode(stored).cursor.endswith(f":{row}"):
                 return stored.decode()
@@ -310,7 +315,7 @@ class Database(SqliteFile):
         return None if found is None else self._decoded(call_id, found[0])
 
     def _decoded(self, call_id: str, stored: object) -> CallRecord | None:
-        """The record, or the one that the call's events add up to when it cannot be read."""
+        """Return the stored record, or one folded from the call's events when the stored one is damaged."""
         record = self._intact(_record_decoder, stored, f"record of call {call_id}")
         return self._from_events(call_id) if record is None else record
 
@@ -329,11 +334,11 @@ class Database(SqliteFile):
         if 0 < before < tables.SEARCHED_VERSION and self.used_bytes <= REWRITE_BYTES:
             with self._transaction():
                 search.add(self._connection, self.execute("SELECT id, type, json FROM events").fetchall())
-        # Short, and without what a URL would have to escape: it stands in every cursor.
+        # Short, and safe in a URL without escapes, because it is part of every cursor.
         self.execute("INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (secrets.token_hex(4),))
         if self._pragma("auto_vacuum") != 2 and self.used_bytes <= REWRITE_BYTES:
-            # A file from before retention: written anew once, after which it can shrink. Without the room for that it
-            # stays as it is, and what is erased in it is used again.
+            # Only VACUUM turns incremental vacuum on in a file that was created without it. When the disk has no room
+            # for the copy, the file stays as it is: it does not shrink, but SQLite reuses its free pages.
             with contextlib.suppress(sqlite3.OperationalError):
                 self.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 self.execute("VACUUM")

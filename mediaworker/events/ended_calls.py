@@ -1,4 +1,4 @@
-"""What is done to calls that have ended: their legs are named, and their events are erased or expire."""
+"""Changes to calls that have ended: their legs are named, and their events are erased or expire."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from mediaworker.events.store import EventStore, StoreError
 
 EXPIRE_ROWS = 200
 EXPIRE_PAUSE_S = 0.005
-"""A live commit waits behind at most one such piece of retention, and the disk is not kept busy with them."""
+"""Rows deleted by one transaction of retention, and the pause after it. A live commit waits behind at most one such
+transaction, and the pauses leave the disk to the calls."""
 
 
 class EndedCalls:
-    """On the hub's event loop; the store's writer does the work, a piece at a time."""
+    """Renames, erases and expires ended calls. It runs on the hub's event loop; the store's writer does the work in
+    small pieces."""
 
     def __init__(self, event_log: EventLog, store: EventStore) -> None:
         self._event_log, self._store = event_log, store
         self.on_erased: list[Callable[[str], None]] = []
-        """Called with the id of a call whose events are gone."""
+        """Called with the id of each call whose events have been erased or have expired."""
 
     async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord | None:
-        """Names for the legs of a call that has ended; no event tells of it. Raises StoreError."""
+        """Name the legs of a call that has ended. No event is published for it. Raises StoreError."""
         await self._settle(call_id)
         return await self._store.write(lambda database: database.rename(call_id, names))
 
@@ -35,16 +37,16 @@ class EndedCalls:
         await self.purge()
 
     async def purge(self) -> None:
-        """Take the words of what was erased out of the search index, a piece at a time. Raises StoreError."""
+        """Remove the words of erased events from the search index, a piece at a time. Raises StoreError."""
         more = await self._store.write(lambda database: database.purge(begin=True))
         while more:
             await asyncio.sleep(EXPIRE_PAUSE_S)
             more = await self._store.write(lambda database: database.purge(begin=False))
 
     async def expire(self, call_id: str, last_row: int) -> int:
-        """Take an ended call's events off the disk for good, a few at a time; returns how many rows went.
+        """Delete an ended call's events, a few at a time; return the number of rows deleted.
 
-        `last_row` is its last event's: cursors before it expire. Raises StoreError.
+        `last_row` is the row of its last event: cursors before it expire. Raises StoreError.
         """
         self._event_log.raise_floor(last_row)
         removed, gone = 0, False

@@ -1,11 +1,11 @@
 """The event log: numbers durable events, has them committed, and keeps the latest of them for resumption.
 
-A durable event waits here for its commit, and all events keep their order. One batch is being written at a time, and
-what arrives meanwhile is the next: commits group by themselves. The log alone knows which rows are committed, which
-were given up (`floor`), and which of the latest are still in memory (the tail).
+A durable event waits here for its commit, and all events keep their order. One batch is written at a time; events that
+arrive meanwhile form the next batch, so commits group by themselves. The log alone knows which rows are committed,
+which were given up (`floor`), and which of the latest are still in memory (the tail).
 
-When the disk refuses or does not answer, the log is in trouble: it hands events on at once, keeps what could not be
-written, within bounds, and tries again every second. `frame` marks the events that are not on the disk.
+When the disk refuses a commit or does not answer, the log is in trouble: it hands events on at once, keeps up to
+`limit` unwritten events, and tries again every second. `frame` marks the events that are not on the disk.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from mediaworker.events.tables import EventRow, Head
 log = structlog.get_logger()
 
 GROUP_S = 0.002
-"""A commit waits so long for company: the events of one media tick become one transaction."""
+"""How long a commit waits for further events, so that the events of one media tick become one transaction."""
 BATCH = 256
-"""Events in a commit; they are handed on in one go, so this must be well below a subscriber's queue."""
+"""The most events in a commit. They are all handed on at once, so this must be well below a subscriber's queue."""
 RETRY_S = 1.0
 STALL_S = 1.0
-"""A commit that takes longer is not waited for: live text matters more than its place on the disk."""
+"""When a commit takes longer, events are handed on without it: live text matters more than its place on the disk."""
 UNSAVED_MAX = 10_000
 LINE_MAX = 2 * UNSAVED_MAX
 LOG_EVERY_S = 60.0
 TAIL = 1024
-"""So many of the latest durable events stay in memory, for short resumptions and for the step from replay to live."""
+"""The number of durable events that stay in memory, for short resumptions and for the step from replay to live."""
 PAGE = 128
 EXPIRED_CURSOR = "expired cursor: events behind it are no longer stored"
 
 
 class EventLog:
-    """Takes entries in the order of their publication and hands them to `hand_on` in that order.
+    """Accepts entries in the order of their publication and passes them to `hand_on` in that order.
 
     Outside trouble, an entry with a row is handed on after it has been committed. Row ids only grow.
     """
@@ -52,9 +52,10 @@ class EventLog:
     def __init__(self, store: EventStore, hand_on: Callable[[Entry], None]) -> None:
         self.limit = UNSAVED_MAX
         self.trouble: str | None = None
-        """Why events are not being stored, None when they are."""
+        """Why events are not being stored; None while they are."""
         self.floor = 0
-        """Row of the latest event that was given up or erased: whoever resumes before it would miss it. Only grows."""
+        """Row of the latest event that was given up or erased. A subscriber that resumed before it would miss that
+        event without notice, so such cursors are expired. Only grows."""
         self.committed = 0
         """Row of the latest event on the disk."""
         self.row = 0
@@ -62,7 +63,7 @@ class EventLog:
         self.visible_row = 0
         """Row of the latest durable event that was handed on."""
         self.first_row = 0
-        """Rows of this run begin here, and have no gaps."""
+        """The first row of this run. From here on rows have no gaps."""
         self.tail: deque[Entry] = deque()
         self._tail_row = 0
         """Every durable event that was handed on after this row is in the tail."""
@@ -137,7 +138,7 @@ class EventLog:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._write)
 
     def try_again(self) -> None:
-        """Now: there is a store again."""
+        """Write at once instead of at the next retry, because the store works again."""
         if self._timer is not None:
             self._timer.cancel()
         if not self._unsaved:
@@ -145,14 +146,14 @@ class EventLog:
         self._write()
 
     async def flush(self) -> None:
-        """Until everything put so far has been handed on."""
+        """Wait until everything put so far has been handed on."""
         if self._line:
             done = asyncio.get_running_loop().create_future()
             self._flushes.append((self._handed_on + len(self._line), done))
             await done
 
     async def stop(self) -> None:
-        """Hand on and write what is left, once more also what could not be written before."""
+        """Hand on all waiting events and write all unsaved ones; those that failed before are tried once more."""
         await self.flush()
         if self._timer is not None:
             self._timer.cancel()
@@ -168,7 +169,7 @@ class EventLog:
         return bool(self._unsaved) and (entry.row or 0) >= (self._unsaved[0].row or 0)
 
     def holds(self, call_id: str) -> bool:
-        """Whether something of this call is not on disk yet."""
+        """Return whether an event of this call is not on disk yet."""
         return any(entry.call_id == call_id for entry in self._unsaved)
 
     def frame(self, entry: Entry) -> str:
@@ -185,29 +186,31 @@ class EventLog:
         return 0 < row < self.floor
 
     async def has_row(self, row: int) -> bool:
-        """Whether a subscriber may resume after this row. Raises StoreError."""
-        # Rows of this run have no gaps; of earlier ones only the store knows.
+        """Return whether a subscriber may resume after this row. Raises StoreError."""
+        # Rows of this run have no gaps; about earlier rows only the store knows.
         if row in (0, self._tail_row, self.floor) or row >= self.first_row:
             return True
         return await self._store.read(lambda database: database.has_row(row))
 
     async def page(self, subscription: Subscription) -> list[tuple[int, str]] | None:
-        """The next (row, frame) pairs of a subscription that catches up, and moves its `scanned` on.
+        """Return the next (row, frame) pairs of a subscription that catches up, and advance its `scanned`.
 
-        None: nothing is left to catch up with. Raises ResumeError and StoreError.
+        None: it has caught up. Raises ResumeError and StoreError.
         """
         after, until = subscription.scanned, self._tail_row
         if self.is_expired(after):
             raise ResumeError(EXPIRED_CURSOR)
         if after < until:
             call, types = subscription.call, subscription.types
-            # Rows beyond `until` may be committed but not handed on yet.
+            # Rows beyond `until` may be committed and not handed on yet: live subscribers must not see them later.
             rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
-            if self.is_expired(after):  # the floor was raised meanwhile, before the rows went
+            # Retention raises the floor before it deletes rows. So a page read without a gap passes this check, and a
+            # page from which rows may have been deleted fails it.
+            if self.is_expired(after):
                 raise ResumeError(EXPIRED_CURSOR)
             subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
             return rows
-        # One page per turn of the loop: a long resumption must not hold up the media.
+        # One page per turn of the loop, so that a long resumption does not delay the media.
         await asyncio.sleep(0)
         if after < self._tail_row:
             return []  # the tail has moved on meanwhile
@@ -230,7 +233,8 @@ class EventLog:
         self._hand_on(entry)
 
     def _trim(self) -> None:
-        """Shorten the tail. An event that is not on disk stays, unless the disk has not answered for `limit` more."""
+        """Shorten the tail to `TAIL` events. An event that is not on disk stays until the tail is `limit` longer than
+        that; then it is given up, and the floor rises to it."""
         while len(self.tail) > TAIL:
             if self.is_unsaved(self.tail[0]):
                 if len(self.tail) <= TAIL + self.limit:
@@ -252,7 +256,7 @@ class EventLog:
         self.raise_floor(oldest.row)
         self.lost += 1
         if oldest.record is not None:
-            # The record outlives its event: a call that ended unseen by the disk must not be ended again at the start.
+            # The record outlives its event: without it the next start would find the call open and end it again.
             self._lost_records[oldest.record.call_id] = oldest.record
 
     def _write(self) -> None:
@@ -299,7 +303,7 @@ class EventLog:
         self._release(rows[-1].id)
 
     def fail(self, reason: str) -> None:
-        """The store cannot be written, for now or until `try_again`."""
+        """Enter the state of trouble, until a retry succeeds or `try_again` is called."""
         now = asyncio.get_running_loop().time()
         if self._logged_s is None or now - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now
@@ -308,7 +312,7 @@ class EventLog:
         self._release(None)
 
     def _release(self, row: int | None) -> None:
-        """Hand on what waits, up to the events committed with `row` and what rides behind them; None: all of it."""
+        """Hand on the waiting events up to `row`, with the transient ones that follow it; None: all of them."""
         while self._line:
             head = self._line[0].row
             if row is not None and head is not None and head > row:

@@ -1,4 +1,8 @@
-"""How far a feed of events has come: each is sent on, and done when the other side has it."""
+"""The position of a feed that passes stored events on to another system, and the reader that follows the hub for it.
+
+A row is open from when it is read until the other side has acknowledged its event. The position survives a restart, so
+the feed continues with the first row that was not acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ SAVE_S = 1.0
 
 
 class FeedPlace:
-    """How far a feed has read a store's rows, and up to where all of them are done. No I/O.
+    """The row up to which a feed has read a store, and the row up to which all events are done. No I/O.
 
-    `limit` rows may be open.
+    At most `limit` rows may be open.
     """
 
     def __init__(self, row: int, limit: int) -> None:
         self._limit = limit
         self.read_row = row
-        """Everything up to here is open or done, or is of no interest."""
+        """Every row up to here is open, done or skipped."""
         self._open: OrderedDict[int, tuple[int, float]] = OrderedDict()
-        """Rows that are not done, in ascending order; of each, the row that was read before it, and its time."""
+        """The open rows in ascending order. The value is the row that was read before it, and its time."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -39,12 +43,13 @@ class FeedPlace:
 
     @property
     def done_row(self) -> int:
-        """Everything up to here is done: to begin after it loses nothing, and repeats what is done beyond."""
+        """Every row up to here is done. A feed that begins after it loses nothing; it repeats the rows beyond that are
+        done already."""
         return self._first[0]
 
     @property
     def oldest_s(self) -> float | None:
-        """The time of the first row that is not done; None: all are."""
+        """The time of the first open row; None when no row is open."""
         return self._first[1] if self._open else None
 
     @property
@@ -52,17 +57,17 @@ class FeedPlace:
         return next(iter(self._open.values()), (self.read_row, 0.0))
 
     def add(self, row: int, time_s: float) -> None:
-        """`time_s`: of the event, or when it was read, by the clock of the feed."""
+        """Open a row. `time_s`: the time of the event, or the time of reading it by the feed's clock."""
         assert row > self.read_row, "rows ascend"
         self._open[row] = self.read_row, time_s
         self.read_row = row
 
     def skip_to(self, row: int) -> None:
-        """There is nothing of interest up to here."""
+        """Count every row up to `row` as read: none of them is of interest."""
         self.read_row = max(self.read_row, row)
 
     def skip_gone(self, hub: EventHub) -> None:
-        """What the hub had behind `read_row` is no longer stored."""
+        """Skip the rows after `read_row` that the hub no longer stores."""
         floor = hub.event_log.floor
         self.skip_to(floor if floor > self.read_row else hub.cursor.row)
 
@@ -71,15 +76,15 @@ class FeedPlace:
 
 
 class FeedReader:
-    """Follows what is durable at the hub, behind a place that the hub's store keeps for the next start.
+    """Follows the hub's durable events from a place that the hub's store keeps for the next start.
 
-    A subscription that the hub or the store ends is begun anew behind the place; so is one that was closed because no
-    more rows may be open.
+    When the hub or the store ends its subscription, the reader subscribes again after the place. It does the same once
+    there is room, after it has closed a subscription because no more rows may be open.
 
     Args:
-        key: under which the store keeps the place.
-        limit: rows that may be open.
-        pause_s: from the end of a subscription to the next one.
+        key: the name under which the store keeps the place.
+        limit: the most rows that may be open.
+        pause_s: the time between the end of a subscription and the next one.
     """
 
     def __init__(self, hub: EventHub, key: str, *, limit: int, pause_s: float) -> None:
@@ -87,38 +92,40 @@ class FeedReader:
         self._place = FeedPlace(0, limit)
         self._store_id = ""
         self._room = asyncio.Event()
-        """Set when something is done."""
+        """Set when a row is done."""
         self._saved = (-1, -1)
-        """The row in the store, and in which of its files."""
+        """The row that was saved last, and the number of renewals of the store at that time: a renewed file has lost
+        the place."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    # -- what each feed does with the events --------------------------------------------------------------------------
+    # -- hooks of each feed -------------------------------------------------------------------------------------------
 
     async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
-        """`frame` came with the place `row`, which is not new for what is not durable. `more`: the next one waits."""
+        """Send a frame on. `row` is the place after it, and unchanged for a frame that is not durable; `more`: the
+        next frame is waiting already."""
         raise NotImplementedError
 
     def _forget(self, call_id: str) -> None:
-        """The call has been erased: no more of it is sent."""
+        """Drop the unsent events of a call that has been erased."""
         raise NotImplementedError
 
     def _on_again(self, reason: str) -> None:
-        """The subscription was ended, and is begun again."""
+        """Called when the subscription has ended and will begin again."""
         raise NotImplementedError
 
     def _on_skipped(self, reason: str) -> None:
-        """Events had expired, or were erased, before they could be read."""
+        """Called when events have expired, or were erased, before they could be read."""
         raise NotImplementedError
 
     @property
     def _full(self) -> bool:
-        """No more is read."""
+        """True while the feed must not read on."""
         return self._place.full
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def _load(self, new_row: int) -> None:
-        """Find the place; a feed that is new begins behind `new_row`. Raises StoreError."""
+        """Load the place; a new feed begins after `new_row`. Raises StoreError."""
         saved = await self._hub.read(lambda database: database.place(self._key))
         self._store_id = self._hub.cursor.store_id
         self._place = FeedPlace(new_row if saved is None else saved, self._limit)
@@ -128,9 +135,10 @@ class FeedReader:
         self._tasks = [lasting(self._read, f"{self._key}: read"), lasting(self._save_often, f"{self._key}: remember")]
 
     async def _save(self) -> None:
-        """Raises StoreError."""
+        """Store the place when it has changed. Raises StoreError."""
         row = self._place.done_row
-        # While the disk is in trouble events go out before they are stored: a place among those would be no place.
+        # While the disk is in trouble the hub shows events before they are stored. A place among them would point to
+        # rows that may never exist, so it is not saved until the trouble is over.
         place = row, sum(self._hub.store.renewed.values())
         if place != self._saved and self._hub.trouble is None:
             await self._hub.store.write(lambda database: database.keep_place(self._key, row))
@@ -139,7 +147,7 @@ class FeedReader:
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_S)
-            with contextlib.suppress(StoreError):  # a full disk is reported elsewhere
+            with contextlib.suppress(StoreError):  # the event log reports a full disk
                 await self._save()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -156,9 +164,9 @@ class FeedReader:
             await asyncio.sleep(self._pause_s)
 
     async def _follow(self) -> None:
-        """Until the hub or the store ends it, or too much is open; and then until there is room."""
+        """Read one subscription until it ends or the feed is full; then wait until the feed has room."""
         after = Cursor(self._store_id, self._place.read_row)
-        # All that is durable: what is not wanted moves the place on.
+        # All durable types, also those that the feed does not send: each of them advances the place.
         subscription = self._hub.subscribe(after=str(after), types=DURABLE)
         try:
             async for frame in subscription:
@@ -170,7 +178,7 @@ class FeedReader:
         await self._until(lambda: not self._full)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Asked again whenever something is done."""
+        """Wait until `condition` is true; it is checked whenever a row is done."""
         while not condition():
             self._room.clear()
             await self._room.wait()

@@ -21,7 +21,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     v: Annotated[Literal[1], Meta(description="Version of this schema")]
     cursor: Annotated[str, Meta(description="`<store id>:<row id>`: resume after this event with `after=`")]
     call_id: str | None
-    """null for what concerns the worker or the connection, but for `call.erased`."""
+    """null for events of the worker or of the connection, except `call.erased`."""
     seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
     at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
     time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
@@ -41,7 +41,7 @@ _envelope_decoder = msgspec.json.Decoder(Envelope)
 
 
 def encode(event: Event) -> str:
-    """The frame. The body is encoded once and the envelope spliced in behind its `type`.
+    """Return the event's frame. The body is encoded once, and the envelope is spliced in before its fields.
 
     Raises UnicodeEncodeError for text with lone surrogates: see `printable`.
     """
@@ -56,12 +56,13 @@ def encode(event: Event) -> str:
 
 
 def unstored(frame: str) -> str:
-    """The frame of a stored event with the mark of one that is not on the disk."""
+    """Return the frame with `"stored":false` at its end, which marks an event that is not on the disk."""
     return f'{frame[:-1]},"stored":false}}'
 
 
 def printable(body: EventBody) -> EventBody:
-    """The body with lone surrogates replaced, which JSON cannot carry (bytes that were no UTF-8 end as such)."""
+    """Return the body with lone surrogates replaced: UTF-8 cannot encode them, and they come from peers' bytes that
+    were not UTF-8."""
     return msgspec.convert(_without_surrogates(msgspec.to_builtins(body)), type(body))
 
 
@@ -74,7 +75,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def decode(frame: str | bytes) -> Event:
-    """Fields that this version does not know are ignored. Raises EventError."""
+    """Return the event of a frame; fields that this version does not know are ignored. Raises EventError."""
     try:
         envelope = _envelope_decoder.decode(frame)
         body = _body_decoder.decode(frame)

@@ -1,11 +1,11 @@
-"""Where events are numbered, stored and fanned out, and where subscribers resume.
+"""The event hub of a worker: it numbers the events of its own calls, has them stored, and fans them out.
 
 A subscriber sees a durable event only after it is on disk, and all events in the order in which they were published.
-While the disk does not take them, events are shown all the same, with `stored` false.
+While the disk refuses events, subscribers see them all the same, with `stored` false.
 
-Row ids begin, at each start, at the wall clock in microseconds, and above those that the start before had reserved.
-Events that were seen but lost (a full disk and then a kill, or a power cut) thus never share their ids with later
-ones, and a cursor to such an event is known to be unknown.
+At each start, row ids begin at the wall clock in microseconds, and above the ids that the start before had reserved.
+So an event that was seen and then lost (a full disk followed by a kill, or a power cut) never shares its id with a
+later event, and the hub recognises a cursor to a lost event as unknown.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ log = structlog.get_logger()
 
 
 class EventHub(StoredEvents):
-    """The feed of this worker's own calls."""
+    """The events of this worker's own calls."""
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(settings, store, clock=clock)
         self.engine = schema.EngineInfo(name="", state="idle")
         self.published = dict.fromkeys(sorted(schema.TYPES - {"hello", "lagged"}), 0)
-        """Counts by type."""
+        """The number of published events by type."""
         self.strays = 0
         self.delay_s = Histogram()
-        """From `publish` to fan-out."""
+        """The time from `publish` to the fan-out of each event."""
         self.final_commit_s, self.final_fan_out_s = Histogram(), Histogram()
-        """Of finals: from `publish` to the end of its commit, and on to the last subscriber's waiting room."""
+        """The two parts of a final's delay: from `publish` to the end of its commit, and from there until it has been
+        offered to the last subscriber."""
         self._latest: dict[str, schema.CallRecord] = {}
-        """Open calls after the last event published."""
+        """The open calls, as of the last published event."""
         self.on_shown: list[Callable[[Entry], None]] = []
         """Called with each event that subscribers are shown."""
 
@@ -79,7 +80,8 @@ class EventHub(StoredEvents):
     async def start(self) -> None:
         """Open the store and end the calls that a dead process left open. Raises StoreError."""
         head = self._head = await self.store.start()
-        # Above all that may have been seen: a power cut may have taken the last events, and set back the clock.
+        # Above every id that a subscriber may have seen: a power cut may have lost the last events and set back the
+        # clock.
         first_row = max(head.row + 1, head.reserved + 1, int(self._clock() * 1_000_000))
         self.event_log.begin(head, first_row)
         self._worker_seq = head.worker_seq
@@ -90,16 +92,16 @@ class EventHub(StoredEvents):
                 self.publish(record.call_id, record.at_ms, body)
         if head.open_calls:
             log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
-        self._look_after()
+        self._watch_store()
         await self.flush()
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def publish(self, call_id: str | None, at_ms: int, body: schema.EventBody) -> None:
-        """Number the event and put it in line for the disk and the subscribers. Never blocks.
+        """Number the event and queue it for the disk and the subscribers. Never blocks.
 
-        An event outside its call, before `call.started` or after `call.ended`, is dropped and counted; `CallErased` is
-        about a call that is no more.
+        An event before its call's `call.started` or after its `call.ended` is dropped and counted. `CallErased` is the
+        exception: its call no longer exists.
         """
         record = None if call_id is None else self._latest.get(call_id)
         if (

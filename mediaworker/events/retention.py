@@ -1,8 +1,8 @@
-"""Takes the events of calls that ended long ago off the disk: by age, and by the size of the store's file.
+"""Retention: deletes the events of calls that ended long ago, by their age and by the size of the store's file.
 
-What ended first goes first, whole calls at a time, in small transactions on the writer's thread with pauses in between,
-so that live events are committed as ever. A cursor before an erased event is expired (4009): resuming after it would
-leave a gap that nobody could see.
+The call that ended first is deleted first, as a whole, in small transactions on the writer's thread with pauses between
+them, so that commits of live events are not delayed. A cursor before an erased event is expired (4009): resuming after
+it would leave a gap that the subscriber could not notice.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ log = structlog.get_logger()
 SWEEP_EVERY_S = 60.0
 DAY_S = 86400.0
 CALLS = 64
-"""Looked up at once."""
+"""The number of ended calls that one query returns."""
 SLACK = 0.95
-"""A file over its limit is brought down to this part of it, so that not every sweep finds a little to do."""
+"""The fraction of its limit to which a file over the limit is reduced, so that the next sweeps have nothing to do."""
 SHRINK_PAGES = 64
 
 
 class RetentionTask:
-    """Sweeps every `SWEEP_EVERY_S`. `clock` gives Unix time in seconds, and
-    `steady` seconds that nobody sets. Nothing is erased by age while it is not sure what time it is."""
+    """Sweeps the store every `SWEEP_EVERY_S`. `clock` returns Unix time in seconds, `steady` a monotonic time.
+
+    Nothing is erased by age while the clock is not certain (`SureClock`).
+    """
 
     def __init__(
         self,
@@ -54,12 +56,13 @@ class RetentionTask:
         self.settings = settings
         self.erased_calls = self.erased_events = self.swept = 0
         self._counted = 0
-        """Rows when they were counted, less what was appended and plus what was erased until then."""
+        """The number of rows at the last count, less the rows appended and plus the rows erased before it: `rows` adds
+        the running totals of both."""
         self._hub, self._clock, self._sure_clock = hub, clock, SureClock(clock, steady)
         self._task: asyncio.Task[None] | None = None
 
     def use(self, settings: Settings) -> None:
-        """At a reload."""
+        """Apply reloaded settings."""
         self.settings = settings.retention
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -86,20 +89,20 @@ class RetentionTask:
 
     @property
     def rows(self) -> int:
-        """Events in the store. Counted once, in the background, and kept up to date from there."""
+        """The number of events in the store: counted once in the background, and kept up to date from there."""
         return self._counted + self._hub.store.appended - self.erased_events
 
     async def count(self) -> None:
-        """Raises StoreError."""
+        """Count the rows of the store. Raises StoreError."""
         appended, erased = self._hub.store.appended, self.erased_events
         self._counted = await self._hub.read(lambda database: database.rows) - appended + erased
 
     async def sweep(self) -> int:
-        """Erase what is due; returns the number of calls. Raises StoreError."""
+        """Erase the calls that are due; return their number. Raises StoreError."""
         hub, settings, before = self._hub, self.settings, self.erased_events
         calls, sure = 0, self._sure_clock.is_sure()
         if settings.max_age_days and sure:
-            # Damaged stores that were set aside hold what people said as well.
+            # Damaged stores that were set aside hold transcripts as well.
             before_s = self._clock() - settings.max_age_days * DAY_S
             if names := await asyncio.to_thread(erase_set_aside, hub.file, before_s):
                 log.info("damaged stores erased", names=names)
@@ -131,19 +134,19 @@ class RetentionTask:
         return calls
 
     async def _erase_elsewhere(self, call_id: str) -> None:
-        """Of a call that is too old: wherever it is beside this store. Raises StoreError."""
+        """Erase a call that is too old from other places than this store; a cluster overrides it. Raises StoreError."""
 
     async def _latest_s(self) -> float | None:
-        """The Unix time of what was stored last; None: nothing is. Raises StoreError."""
+        """Return the Unix time of the latest stored end of a call; None when there is none. Raises StoreError."""
         return await self._hub.read(lambda database: database.latest_end_s)
 
     async def _run(self) -> None:
-        counted_in, looked = -1, False
+        counted_in, clock_set = -1, False
         while True:
             try:
-                if not looked:
+                if not clock_set:
                     self._sure_clock.agree(await self._latest_s())
-                    looked = True
+                    clock_set = True
                 if counted_in != (renewals := sum(self._hub.store.renewed.values())):
                     await self.count()
                     counted_in = renewals
@@ -156,7 +159,7 @@ class RetentionTask:
 
 
 def file_bytes(path: Path) -> int:
-    """The store on the disk, its log included."""
+    """Return the size of the store on the disk, including its log."""
     found = 0
     for name in (path, path.with_name(path.name + "-wal")):
         try:

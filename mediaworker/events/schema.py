@@ -1,6 +1,6 @@
-"""What the worker says about calls: one struct per event type.
+"""The events that the worker publishes about calls: one struct per event type.
 
-`docs/schemas/events.schema.json` is generated from these classes; `frame` makes them JSON and reads them again.
+`docs/schemas/events.schema.json` is generated from these classes; `frame` encodes them as JSON and decodes them.
 
 Fields may be added; none is renamed or removed while `VERSION` is 1.
 """
@@ -31,7 +31,8 @@ class EventBody(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type
     """Base of every event. A field with a default is optional on the wire and left out when it has it."""
 
     DURABLE: ClassVar[bool] = True
-    """Whether the event is stored and advances `seq` and `cursor`; ask `is_durable`, for `Metrics` differ."""
+    """True when events of this type are stored and advance `seq` and `cursor`. `Metrics` are an exception, so callers
+    use `is_durable`."""
 
 
 class LegInfo(msgspec.Struct, frozen=True):
@@ -283,7 +284,7 @@ class Speech(msgspec.Struct, frozen=True):
 
 
 class LastSaid(msgspec.Struct, frozen=True):
-    """What was said last."""
+    """The latest final of a call that has text."""
 
     leg: LegName
     role: RoleName
@@ -292,7 +293,7 @@ class LastSaid(msgspec.Struct, frozen=True):
 
 
 SEVERITIES = ("info", "warning", "critical")
-"""Of alerts, from the mildest to the worst."""
+"""The severities of alerts, from the mildest to the worst."""
 
 
 class WorstAlert(msgspec.Struct, frozen=True):
@@ -356,7 +357,7 @@ TYPES = frozenset(tag_of(kind) for kind in BODIES)
 
 
 class EventError(MediaworkerError, ValueError):
-    """A frame that is no event of this version."""
+    """A frame or cursor of a peer that is malformed or of another version."""
 
 
 @dataclass(frozen=True, slots=True)

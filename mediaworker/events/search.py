@@ -1,8 +1,8 @@
-"""Full-text search over what was said and by whom: an FTS5 index beside the events, on the connection of a `Database`.
+"""Full-text search over transcripts, names and numbers: an FTS5 index beside the events of a `Database`.
 
-The index holds words and the ids of events, no texts: of finals what was said, of a call's start and of its legs the
-names and numbers. It is contentless (sqlite.org/fts5.html#contentless_tables), so an event leaves it by being named
-together with its text, before the event itself is erased.
+The index holds words and the ids of events, but no texts: the words of finals, and the names and numbers of call starts
+and of legs. It is contentless (sqlite.org/fts5.html#contentless_tables): FTS5 removes an entry only when it is given
+the indexed text again, so `remove` must run before the event itself is erased.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 SCHEMA = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', tokenize = 'unicode61 remove_diacritics 2');"
 MERGE_PAGES = 200
-"""Pages written by one piece of `merge`: a live commit waits behind at most one."""
+"""The number of pages that one piece of `merge` writes: a live commit waits behind at most one piece."""
 MAX_WORDS = 16
-"""Of a query; more are not looked at."""
+"""The number of words of a query that are searched; further ones are ignored."""
 
 _UNSPACED = re.compile(
     r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])"
@@ -32,7 +32,7 @@ class _LegNames(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """As much of an event as is searched."""
+    """The fields of an event that are searched."""
 
     type: str
     call_id: str | None = None
@@ -51,22 +51,22 @@ INDEXED = ("transcript.final", "call.started", "leg.updated")
 
 
 def searchable(frame: str) -> str:
-    """The words of an event by which its call is found; empty for one that says none."""
+    """Return the text of an event by which its call is found; empty for an event without any."""
     try:
         event = _decoder.decode(frame)
     except msgspec.DecodeError:
         return ""
     match event.type:
         case "transcript.final":
-            said = [event.text]
+            parts = [event.text]
         case "leg.updated":
-            said = [event.name, event.label]
+            parts = [event.name, event.label]
         case "call.started":
             legs = [part for leg in event.legs for part in (leg.name, leg.label)]
-            said = [event.from_, event.to, event.external_id, event.call_id or "", *legs, *event.custom.values()]
+            parts = [event.from_, event.to, event.external_id, event.call_id or "", *legs, *event.custom.values()]
         case _:
             return ""
-    return spaced(" ".join(part for part in said if part))
+    return spaced(" ".join(part for part in parts if part))
 
 
 def spaced(text: str) -> str:
@@ -74,17 +74,17 @@ def spaced(text: str) -> str:
 
 
 def query_of(typed: str) -> str:
-    """FTS5's query for what somebody typed: every word has to occur, the last one may go on. Empty for no word."""
+    """Return the FTS5 query for a typed text: every word must occur, the last one as a prefix. Empty without words."""
     phrases = [" ".join(_WORD.findall(spaced(part))) for part in typed.split()[:MAX_WORDS]]
     phrases = [f'"{phrase}"' for phrase in phrases if phrase]
     return " AND ".join(phrases) + "*" if phrases else ""
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """Whether an error says that the index is damaged, or that a part of it is missing.
+    """Return whether an error means that the index is damaged, or that a part of it is missing.
 
-    FTS5 says so by a code of its own only of what it has read and found wrong. Where damage makes it fail later, its
-    messages name no table, which those about `events` and `calls` do.
+    FTS5 has an error code for this, but uses it only where it reads a record and finds it malformed. Where damage makes
+    it fail later, the error is known by its message, which names no table; errors of `events` and `calls` do name one.
     """
     text = str(error)
     return (
@@ -95,13 +95,16 @@ def is_damaged(error: sqlite3.Error) -> bool:
 
 
 def add(connection: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
-    """(row id, type, frame) of new events."""
+    """Index new events, each as (row id, type, frame)."""
     found = ((row, searchable(frame)) for row, type_, frame in events if type_ in INDEXED)
     connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", [each for each in found if each[1]])
 
 
 def remove(connection: sqlite3.Connection, where: str, arguments: tuple[object, ...]) -> None:
-    """Before the events of `where` (a condition on `events`) go. Their words are unreadable after `merge`."""
+    """Remove the events that match `where` (a condition on `events`) from the index, before they are erased.
+
+    Their words stay in the index's pages until `merge` has rewritten them.
+    """
     types = ", ".join(f"'{type_}'" for type_ in INDEXED)
     rows = connection.execute(f"SELECT id, json FROM events WHERE type IN ({types}) AND {where}", arguments).fetchall()
     connection.executemany(
@@ -111,7 +114,11 @@ def remove(connection: sqlite3.Connection, where: str, arguments: tuple[object, 
 
 
 def merge(connection: sqlite3.Connection, *, begin: bool) -> bool:
-    """One piece of rewriting the index without what was removed from it; whether there is more to do."""
+    """Rewrite one piece of the index without the removed entries; return whether there is more to do.
+
+    FTS5's documentation of the merge command: a negative number begins the work, and fewer than two changes mean that
+    it is done.
+    """
     before = connection.total_changes
     pages = -MERGE_PAGES if begin else MERGE_PAGES
     connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
@@ -119,8 +126,8 @@ def merge(connection: sqlite3.Connection, *, begin: bool) -> bool:
 
 
 def calls(connection: sqlite3.Connection, query: str, after: int | None) -> Iterator[tuple[int, str]]:
-    """(row, call id) of the calls in which one event has all words of `query`, by their latest such event, the newest
-    first; those behind the row `after`."""
+    """Yield (row, call id) of the calls in which one event has all words of `query`. `row` is the call's latest such
+    event; the newest comes first, and only calls whose row is below `after` are included."""
     seen: set[str] = set()
     rows = connection.execute(
         "SELECT words.rowid, events.call_id FROM words JOIN events ON events.id = words.rowid"
@@ -136,7 +143,7 @@ def calls(connection: sqlite3.Connection, query: str, after: int | None) -> Iter
 
 
 def _is_before(connection: sqlite3.Connection, query: str, call_id: str, row: int) -> bool:
-    """Whether the call was on an earlier page: it has such an event at `row` or later."""
+    """Return whether the call was on an earlier page, because it has a matching event at `row` or later."""
     later = connection.execute("SELECT id FROM events WHERE call_id = ? AND id >= ?", (call_id, row))
     found = "SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?"
     return any(connection.execute(found, (query, each)).fetchone() for (each,) in later.fetchall())

@@ -1,6 +1,7 @@
-"""The database's two threads: one that writes, one that reads beside it. The event loop never waits for the disk.
+"""The event store: one thread writes to the database and another reads it, so the event loop never waits for the disk.
 
-A file that is lost keeps its store id in the one that takes its place, and so do the cursors of whoever has seen all.
+When the file is lost, its replacement keeps the store id. The cursors of subscribers that had seen every event thus
+stay valid.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class EventStore(RenewableStore[Database]):
         self._lock: int | None = None
         self._reader: DatabaseThread[Database] | None = None
         self._carried = Carried([], [])
-        """Out of a file that is closed already, while no new one could be opened."""
+        """The events saved from a lost file that is closed already, while no new file could be opened."""
         self._unsynced = False
 
     async def start(self) -> Head:
-        """Open, migrate, and say where the store stands. Raises StoreError."""
+        """Open and migrate the file; return where the store stands. Raises StoreError."""
         try:
             await self._open()
             return await self.write(Database.head)
@@ -66,7 +67,7 @@ class EventStore(RenewableStore[Database]):
         self._reader = await DatabaseThread.open("events-reader", lambda: self._make(self.file, read_only=True))
 
     async def stop(self) -> None:
-        # The writer last: whoever closes last takes the log into the file, and a reader may not.
+        # The writer closes last: the last connection checkpoints the log into the file, and a reader may not write.
         await self._close_reader()
         await self.close()
         if self._lock is not None:
@@ -80,7 +81,7 @@ class EventStore(RenewableStore[Database]):
             self._reader = None
 
     def discard(self) -> None:
-        """Delete the file of a store that is stopped: it is a copy of something else. Raises StoreError."""
+        """Delete the file of a stopped store that is only a copy of other stores' events. Raises StoreError."""
         try:
             for suffix in SUFFIXES:
                 Path(f"{self.file}{suffix}").unlink(missing_ok=True)
@@ -88,7 +89,7 @@ class EventStore(RenewableStore[Database]):
             raise StoreError(f"{self.directory}: {say(error)}") from error
 
     async def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
-        """Committed when it returns. Raises StoreError: nothing of it was written."""
+        """Commit rows and records; they are committed when this returns. Raises StoreError: nothing was written."""
         rows = tuple(rows)
         await self.write(lambda database: database.append(rows, records, floor))
         self.appended += len(rows)
@@ -103,8 +104,11 @@ class EventStore(RenewableStore[Database]):
         return await self._ask(self._reader, query)
 
     async def sync(self) -> None:
-        """What has been committed survives a power cut when this returns. The writer does not wait for it: the log is
-        synced by another thread, and holds no lock that would be lost with it. Raises StoreError."""
+        """Make every commit so far survive a power cut. Raises StoreError.
+
+        The writer does not wait for it: another thread opens and syncs the log, which holds none of SQLite's locks.
+        Closing a second descriptor of the database file itself would drop them (POSIX locks belong to the process).
+        """
         if not self._unsynced:
             return
         self._unsynced = False
@@ -116,10 +120,10 @@ class EventStore(RenewableStore[Database]):
             raise StoreError(f"the disk does not keep what was written ({say(error)})") from error
 
     async def renew(self, error: UnusableDatabase, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
-        """Go on in a new file of the same id, with the events of these calls as far as the old one still gives them.
+        """Go on in a new file of the same id, with those events of these calls that the old file can still return.
 
-        `floor`: row of the latest event that was in the old one. Whether anything is missing: when only the log was
-        lost, nothing is. Raises StoreError; it is then to be tried again.
+        `floor`: the row of the latest event in the old file. Returns whether events are missing, which they are not
+        when only the log was lost. Raises StoreError; the caller then tries again.
         """
         await self._close_reader()
 
@@ -133,19 +137,20 @@ class EventStore(RenewableStore[Database]):
         return not whole
 
     def _lock_again(self) -> None:
-        """The folder may have been deleted with its lock. Raises OSError when another worker has taken it since."""
+        """Lock the folder again, because it may have been deleted together with its lock file. Raises OSError when
+        another worker has locked it since."""
         path = self.directory / "lock"
         with contextlib.suppress(FileNotFoundError):
             if self._lock is not None and os.path.samestat(os.fstat(self._lock), os.stat(path)):
                 return
-        fresh = _take(path)
+        fresh = _lock_file(path)
         if self._lock is not None:
             os.close(self._lock)
         self._lock = fresh
 
 
-def _take(path: Path) -> int:
-    """Two workers on one store would hand out the same cursors. The lock ends with the process."""
+def _lock_file(path: Path) -> int:
+    """Lock the store for this process until it ends: two workers on one store would hand out the same cursors."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

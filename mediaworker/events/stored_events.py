@@ -1,6 +1,6 @@
-"""Events that are stored and followed: subscribers, what they resume from, and the care of the store's file.
+"""Stored events with their subscribers: fan-out, resumption after a cursor, and the watch over the store's file.
 
-`mediaworker.events.hub` is the feed of what this worker has heard itself.
+`mediaworker.events.hub` adds the events of this worker's own calls.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 CHECK_S = 0.5
-"""How often the store's file is looked at, whether it is still the one that was opened, and synced: a power cut takes
-the events of about so long, at most."""
+"""How often the store is synced, and its file is checked to be still the one that was opened. A power cut loses at most
+the events of about this time."""
 
 
 class StoredEvents(ABC):
-    """Store, fan out, resume. Everything but the store's threads happens on one event loop.
+    """Stores events, fans them out and lets subscribers resume. All but the store's threads runs on one event loop.
 
-    `clock` gives unix time in seconds.
+    `clock` returns Unix time in seconds.
     """
 
     SHARED = False
-    """Cursors are valid at other workers as well."""
+    """Whether cursors are valid at other workers as well, as they are in a cluster."""
     FOREIGN = "the cursor is another store's"
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float]) -> None:
@@ -55,25 +55,28 @@ class StoredEvents(ABC):
         self._head: Head | None = None
         self._worker_seq = 0
         self._visible: dict[str, CallRecord] = {}
-        """Open calls after the last event fanned out."""
+        """The open calls, as of the last event that was fanned out."""
         self._subscriptions: set[Subscription] = set()
         self._live: dict[str | None, set[Subscription]] = {}
-        """By the call they follow; None: all."""
+        """The live subscriptions by the call that they follow; None: all calls."""
         self._hello: tuple[tuple[str, EngineInfo], str] | None = None
         self._watch_task: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
-    def _look_after(self) -> None:
-        """Keep the store's file synced, and have it written anew when it is lost, until `stop`."""
-        self._watch_task = lasting(lambda: self.store.look_after(CHECK_S, self._look, self._renew), "events-watch")
+    def _watch_store(self) -> None:
+        """Keep the store's file synced, and replace it when it is lost, until `stop`."""
+        self._watch_task = lasting(
+            lambda: self.store.look_after(CHECK_S, self._check_store, self._renew), "events-watch"
+        )
 
     async def stop(self) -> None:
-        """Write what is there, end every subscription (1001), close the store."""
+        """Write all events, end every subscription (1001) and close the store."""
         await end_tasks(self._watch_task)
         await self.event_log.stop()
         if self.event_log.backlog:
-            # Lost in the last half second: what is left has to go somewhere.
+            # The file may have been lost since the last check, up to half a second ago. The events that are left are
+            # then written to a new one.
             try:
                 await self.store.check()
             except StoreUnusable as error:
@@ -86,44 +89,45 @@ class StoredEvents(ABC):
             subscription.end(GOING_AWAY, "the worker stops")
         await self.store.stop()
 
-    async def _look(self) -> None:
-        """Raises StoreError."""
+    async def _check_store(self) -> None:
+        """Check the store's file and sync it. Raises StoreError."""
         await self.store.check()
         await self.store.sync()
 
     async def _renew(self, lost: UnusableDatabase) -> None:
-        """Raises StoreError."""
+        """Replace a lost store by a new one that holds the open calls. Raises StoreError."""
         assert self._head is not None
         self.event_log.fail(str(lost))
         records = tuple(self._visible.values())
         if await self.store.renew(lost, self._head.store_id, records, self.event_log.committed):
-            # Who has seen everything up to here goes on; who has not would find a gap. A commit that was under way may
-            # have been the last one to the old file.
+            # A subscriber that has seen every committed event goes on without a gap; an earlier cursor would miss what
+            # the old file held, so it expires. `committed` is read again, because a commit that was under way may have
+            # gone to the old file.
             self.event_log.raise_floor(self.event_log.committed)
         self.event_log.try_again()
 
     async def flush(self) -> None:
-        """Until everything published so far has been fanned out."""
+        """Wait until everything published so far has been fanned out."""
         await self.event_log.flush()
 
     @property
     def trouble(self) -> str | None:
-        """Why events are not being stored, None when they are: a reason not to be ready."""
+        """Why events are not being stored; None while they are. While it is set, the worker is not ready."""
         return self.event_log.trouble
 
     @property
     def cursor(self) -> Cursor:
-        """Behind the last event that was fanned out."""
+        """The cursor after the last event that was fanned out."""
         return self._here()
 
     @property
     def file(self) -> Path:
-        """Where the events are."""
+        """The store's file."""
         return self.store.file
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be known about the store while events are being stored all the same."""
+        """Sentences for the operator about the store, valid although events are being stored."""
         return self.store.warnings
 
     @property
@@ -132,24 +136,24 @@ class StoredEvents(ABC):
 
     @property
     def dropped(self) -> int:
-        """Partials dropped for slow subscribers, since the start."""
+        """The number of partials dropped for slow subscribers since the start."""
         return self._dropped + sum(subscription.dropped for subscription in self._subscriptions)
 
     # -- fanning out ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _fan_out(self, entry: Entry) -> None:
-        """The log hands an event on."""
+        """Called by the event log with each event, in order."""
 
     def _note(self, record: CallRecord | None) -> None:
-        """An event has been fanned out, after which this is known of its call."""
+        """Keep the record of a call as of the event that has just been fanned out."""
         if record is not None and record.state == "ended":
             self._visible.pop(record.call_id, None)
         elif record is not None:
             self._visible[record.call_id] = record
 
     def _offer(self, entry: Entry) -> None:
-        """To its subscribers that are live."""
+        """Offer an event to the live subscribers of its call and of all calls."""
         for key in {None, entry.call_id}:
             for subscription in self._live.get(key, ()):
                 subscription.offer(entry)
@@ -159,10 +163,11 @@ class StoredEvents(ABC):
     def subscribe(
         self, *, call: str = "*", after: str | None = None, types: frozenset[str] | None = None
     ) -> Subscription:
-        """Frames from now on, or after the cursor `after`, of one call or of all (`*`), of these types or of all.
+        """Subscribe to frames from now on, or after the cursor `after`: of one call or of all (`*`), and of these types
+        or of all.
 
-        `<store id>:0` is before everything that is still stored. Raises ResumeError when `after` is unknown; whether
-        it has expired may show only when iteration begins.
+        `<store id>:0` is before everything that is still stored. Raises ResumeError when `after` is unknown. Whether it
+        has expired may be found only when iteration begins.
         """
         here = self._here()
         cursor = here if after is None else self._resume(after)
@@ -196,12 +201,12 @@ class StoredEvents(ABC):
         return cursor
 
     async def check(self, subscription: Subscription) -> None:
-        """Raises ResumeError when the row to resume after is not, or never was, in the store."""
+        """Raise ResumeError when the row to resume after is not in the store. Raises StoreError as well."""
         if not await self.event_log.has_row(subscription.cursor.row):
             raise ResumeError("unknown cursor")
 
     async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
-        """The next frames of a subscription that catches up. It is live as soon as nothing is left to catch up with."""
+        """Return the next frames of a subscription that catches up. Once it has caught up, it becomes live."""
         rows = await self.event_log.page(subscription)
         if rows is None:
             self._attach(subscription)
@@ -212,7 +217,7 @@ class StoredEvents(ABC):
         self._live.setdefault(subscription.call, set()).add(subscription)
 
     def detach(self, subscription: Subscription) -> None:
-        """Called by the subscription when it is over. Idempotent."""
+        """Called by a subscription when it ends. Idempotent."""
         if subscription not in self._subscriptions:
             return
         self._subscriptions.discard(subscription)
@@ -223,10 +228,10 @@ class StoredEvents(ABC):
             if not live:
                 del self._live[subscription.call]
 
-    # -- what is known now ------------------------------------------------------------------------------------------
+    # -- calls and queries ------------------------------------------------------------------------------------------
 
     def call(self, call_id: str) -> CallRecord | None:
-        """A call that has not ended, as its subscribers know it."""
+        """Return the record of an open call as of the last event that was fanned out; None when there is none."""
         return self._visible.get(call_id)
 
     @property
@@ -234,17 +239,17 @@ class StoredEvents(ABC):
         return self._visible.values()
 
     async def read(self, query: Callable[[Database], T]) -> T:
-        """Ask the store, beside its writer. Raises StoreError."""
+        """Run a query on the store's reading thread, beside its writer. Raises StoreError."""
         return await self.store.read(query)
 
     async def history(self, call_id: str) -> list[Event]:
-        """What `call_record.closing` reads of a call. Raises StoreError."""
+        """Return the stored events of a call that `call_record.closing` needs. Raises StoreError."""
         frames = await self.store.read(lambda database: database.frames(call_id, HISTORY))
         found = []
         for frame in frames:
             try:
                 found.append(decode(frame))
-            except EventError as error:  # a disk that forgets must not keep a call open
+            except EventError as error:  # a damaged event must not keep its call open
                 log.error("unreadable event", call_id=call_id, error=str(error))
         return found
 
@@ -255,7 +260,7 @@ class StoredEvents(ABC):
     @property
     @abstractmethod
     def _engine(self) -> EngineInfo:
-        """What greetings say of the engine."""
+        """The engine as `hello` reports it."""
 
     def _greeting(self, call: str) -> str:
         cursor, engine = str(self._here()), self._engine
@@ -263,10 +268,10 @@ class StoredEvents(ABC):
             record = self.call(call)
             return self._notice(cursor, Hello(self._server, engine, [record] if record else []))
         if self._hello is None or self._hello[0] != (cursor, engine):
-            # Kept while nothing changes: after a network fault all subscribers come back at once.
+            # The greeting is cached while nothing changes: after a network fault all subscribers reconnect at once.
             self._hello = (cursor, engine), self._notice(cursor, Hello(self._server, engine, [*self.calls]))
         return self._hello[1]
 
     def _notice(self, cursor: str, body: EventBody) -> str:
-        """An event of a connection, not of a call."""
+        """Return the frame of an event that belongs to a connection rather than to a call."""
         return encode(Event(cursor, None, self._worker_seq, 0, timestamp(self._clock()), body))

@@ -1,12 +1,14 @@
-"""One subscriber's side of the hub: what waits for it, what is dropped when it is slow, and when it is given up.
+"""One subscriber's queue at the hub: which events wait in it, which are dropped when the subscriber is slow, and when
+the hub closes it.
 
 A subscription first catches up from the hub's history, in pages and at the subscriber's own pace, and then goes live:
-from there the hub offers it every event, and what it has not taken waits here. The waiting room is bounded: of
-partials only the newest per utterance waits; when the room is full they are dropped, which `lagged` tells; durable
-events that do not fit end the subscription, for a gap among them is not allowed.
+from there the hub offers it every event, and events that the subscriber has not read yet wait in its queue. The queue
+is bounded. Of the partials only the newest per utterance waits; when the queue is full, partials are dropped, and
+`lagged` reports their number. A durable event that does not fit ends the subscription, because the durable events of a
+subscriber may have no gap.
 
-A subscriber that keeps up is sent each event by the call that offers it. No task wakes up, for one or for the other:
-what is offered to a subscriber that does not read costs its place in the waiting room.
+When the subscriber keeps up, `offer` sends each event directly. No task wakes up, neither then nor when an event is
+queued for a subscriber that does not read.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ OVERRUN = 4008
 EXPIRED = 4009
 GOING_AWAY = 1001
 MAX_SEEN = 8
-"""Workers in a cursor."""
+"""The most workers that a cursor of a cluster may name."""
 
 
 class SubscriptionClosed(MediaworkerError):
@@ -44,13 +46,13 @@ class ResumeError(SubscriptionClosed):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a store: after the event in row `row`; row 0 is before the first."""
+    """A place in a store: the one after the event in row `row`. Row 0 is before the first event."""
 
     store_id: str
     row: int
     seen: tuple[tuple[str, int], ...] = ()
-    """In a cluster: workers, by the ids of their own stores, whose events were seen up to these rows of theirs before
-    they came to `row`."""
+    """In a cluster: (store id, row) of other workers, named by their own stores, whose events the subscriber has seen
+    up to these rows although they reached this store only after `row`."""
 
     def __str__(self) -> str:
         return f"{self.store_id}:{self.row}" + "".join(f".{store_id}.{row}" for store_id, row in self.seen)
@@ -79,23 +81,24 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event on its way: encoded once, the same string for every subscriber."""
+    """An event on its way to the subscribers. It is encoded once; every subscriber is sent the same string."""
 
     row: int | None
-    """Row id of a durable event; None for the others, which ride between durable ones."""
+    """Row id of a durable event; None for the others, which keep their order among the durable ones."""
     call_id: str | None
     seq: int
     type: str
     frame: str
     published_s: float
     replaces: str | None = None
-    """Of a waiting entry with the same key only the newest is of use."""
+    """The key of a transient event; a newer entry with the same key replaces a waiting one. None: the event is
+    durable."""
     record: CallRecord | None = None
-    """The call after this event; None for non-durable events and those without a call."""
+    """The call's record after this event; None for non-durable events and those without a call."""
     origin: Cursor | None = None
-    """In a cluster: the event's place in the store of the worker that has heard it."""
+    """In a cluster: the event's place in the store of the worker whose call it belongs to."""
     cursor: Cursor | None = None
-    """Where its reader stands after it; None: behind its row."""
+    """The cursor of a subscriber that has read this event; None: the place after `row`."""
 
     @property
     def durable(self) -> bool:
@@ -103,7 +106,7 @@ class Entry:
 
 
 class EventHistory(Protocol):
-    """Where a subscription catches up: the hub."""
+    """The hub as a subscription sees it while it catches up."""
 
     def check(self, subscription: Subscription) -> Awaitable[None]: ...
 
@@ -134,16 +137,16 @@ class Subscription:
         self.call = call
         self.types = types
         self.cursor = cursor
-        """The place up to which everything has been handed out."""
+        """The place up to which all events have been handed out."""
         self.resumed = cursor
-        """Where it has begun."""
+        """The place at which the subscription began."""
         self.scanned = cursor.row
-        """While catching up: the hub has looked for frames up to here."""
+        """While the subscription catches up: the row up to which the hub has searched for its frames."""
         self.live = False
-        """Set by the hub when there is nothing left to catch up with."""
+        """Set by the hub when the subscription has caught up."""
         self.send_at_once: Callable[[str], bool] | None = None
-        """Sends a frame that nothing waits in front of, without waking whoever iterates. It returns False when the
-        subscriber has no room or is leaving: the event then waits here like any other."""
+        """Sends a frame while nothing is queued before it, without waking the iterating task. It returns False when the
+        connection has no room or is closing; the event is then queued like any other."""
         self.dropped = 0
         self.overrun = False
         self._history, self._limit, self._lagged = history, limit, lagged
@@ -151,7 +154,7 @@ class Subscription:
         self._unchecked = replay
         self._page: deque[tuple[int, str]] = deque()
         self._arrivals = 0
-        # Keyed by number of arrival, or by what the entry replaces; ordered by time of arrival.
+        # Ordered by arrival. Durable entries are keyed by a running number, transient ones by `replaces`.
         self._waiting: OrderedDict[int | str, Entry] = OrderedDict()
         self._dropped_since = 0
         self._closed: SubscriptionClosed | None = None
@@ -165,7 +168,7 @@ class Subscription:
 
     @property
     def _idle(self) -> bool:
-        """Everything has been handed out, and whoever iterates has come back for more."""
+        """True while all events have been handed out and the iterating task waits for the next one."""
         return self._waiter is not None and not self._waiter.done()
 
     def wants(self, entry: Entry) -> bool:
@@ -190,13 +193,13 @@ class Subscription:
         self._wake()
 
     def end(self, code: int, reason: str) -> None:
-        """The hub stops: what waits is still handed out, then SubscriptionClosed is raised."""
+        """Called when the hub stops: waiting events are still handed out, then SubscriptionClosed is raised."""
         if self._closed is None:
             self._closed = SubscriptionClosed(code, reason)
         self._wake()
 
     def close(self) -> None:
-        """The subscriber has gone. Idempotent."""
+        """Detach from the hub and drop all waiting events. Idempotent."""
         self._done = True
         self._waiting.clear()
         self._page.clear()
@@ -208,17 +211,17 @@ class Subscription:
 
     async def __anext__(self) -> str:
         try:
-            return await self._take()
+            return await self._next_frame()
         except SubscriptionClosed:
             self.close()
             raise
 
-    async def _take(self) -> str:
+    async def _next_frame(self) -> str:
         if self._unchecked:
             await self._history.check(self)
             self._unchecked = False
         while not self._done:
-            if (frame := self._next()) is not None:
+            if (frame := self._pop()) is not None:
                 return frame
             if self._closed is not None:
                 raise self._closed
@@ -232,14 +235,14 @@ class Subscription:
                 self._waiter = None
         raise StopAsyncIteration
 
-    def _next(self) -> str | None:
+    def _pop(self) -> str | None:
         if self._hello is not None:
             hello, self._hello = self._hello, None
             return hello
         while self._page:
             row, frame = self._page.popleft()
             self._advance(row)
-            if frame:  # one that is damaged on the disk is passed over
+            if frame:  # an event that is damaged on the disk has an empty frame
                 return frame
         if self._dropped_since:
             dropped, self._dropped_since = self._dropped_since, 0
@@ -252,14 +255,14 @@ class Subscription:
 
     def _offer_transient(self, entry: Entry) -> None:
         assert entry.replaces is not None
-        # Taken out and put in at the end: in its predecessor's place it would overtake durable events.
+        # Removed and appended again: in its predecessor's place it would overtake durable events.
         if self._waiting.pop(entry.replaces, None) is None and len(self._waiting) >= self._limit:
             self._drop(1)
         else:
             self._waiting[entry.replaces] = entry
 
     def _shed(self) -> bool:
-        """Make room for a durable event by dropping what may be dropped."""
+        """Make room for a durable event by dropping all transient ones; return whether there were any."""
         transient = [key for key, entry in self._waiting.items() if not entry.durable]
         for key in transient:
             del self._waiting[key]

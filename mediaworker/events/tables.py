@@ -1,4 +1,4 @@
-"""What is in the store's file: its tables and how they came to be, and what is read from them as a whole."""
+"""The tables of the event store's file, with every migration that leads to them, and the records read from them."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX open_calls ON calls (call_id) WHERE json_extract(record, '$.state') <> 'ended';
     """,
-    # For retention: what ended first, without a walk through all calls.
+    # Retention finds the calls that ended first without a scan of all calls.
     "CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;",
-    # For those who look for a call by what was said in it; `_migrate` adds what is there already.
+    # The search index; `Database._migrate` fills it with the events that are stored already.
     search.SCHEMA,
 )
 SEARCHED_VERSION = 3
-"""From this version on events are in the search index."""
+"""The first version of the file whose events are in the search index."""
 OPEN_CALLS = """
     SELECT call_id FROM calls INDEXED BY open_calls
     WHERE json_extract(record, '$.state') <> 'ended' ORDER BY call_id
 """
-"""The index alone is read, which holds the open calls and no others: a start is as fast after a year as after a day."""
+"""Reads only the partial index `open_calls`, so a start is as fast after a year of calls as after a day."""
 
 RESERVED_ROWS = 10**11
-"""Row ids that a start keeps for itself, on the disk before the first of them is seen. A power cut may take the last
-events with it: whatever the clock says afterwards, their ids are not given to others."""
+"""The number of row ids that a start reserves, synced to the disk before a subscriber sees the first of them. A power
+cut may lose the last events; the next start begins above the reserved ids, so whatever the clock then shows, no later
+event has the id of a lost one."""
 ROW_MAX = 10**17
-"""A larger row id is damage."""
+"""A row id of this size or above shows that the file is damaged."""
 
 ERASED = "erased"
-"""Type of a row whose event was erased. The row stays, empty, because its id is somebody's cursor."""
+"""Type of a row whose event was erased. The row stays, empty, because its id may be a subscriber's cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,16 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the store stands when it is opened."""
+    """The state of the store when it is opened."""
 
     store_id: str
     row: int
     """Highest row id; 0 when empty."""
     reserved: int
-    """Row ids up to here may have been seen, though they are not in the file."""
+    """Subscribers may have seen row ids up to here, although they are not in the file."""
     floor: int
-    """Cursors below it have a gap behind them: events that could not be written were given up."""
+    """Cursors below this row are expired: events after them were erased, or were given up because the disk refused
+    them."""
     worker_seq: int
     """`seq` of the latest event without a call."""
     open_calls: tuple[CallRecord, ...]
@@ -85,7 +87,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What goes over into a file that takes the place of a lost one."""
+    """The contents of a lost file that its replacement begins with."""
 
     meta: list[tuple[str, object]]
     rows: list[EventRow]

@@ -1,4 +1,4 @@
-"""How long each leg talked, from the speech segments of all legs, and when each word was said.
+"""Talk times of the legs, computed from the speech segments of all legs, and the times of words on that timeline.
 
 Times are milliseconds of the call, or of the file.
 """
@@ -24,19 +24,19 @@ class Talk:
     overtalk_ms: int
     silence_ms: int
     talk_ratio: dict[str, float]
-    """A leg's share of all talking; zeros while nobody has spoken."""
+    """Each leg's share of the sum of `talk_ms`; zeros before the first speech."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """Sums of segments. Segments of another time span may be added; one segment may be cut between two spans."""
+    """Sums over the segments of one or more time spans. A segment that lies in two spans may be cut between them."""
 
     talk_ms: dict[str, int] = field(default_factory=dict)
     overtalk_ms: int = 0
     voiced_ms: int = 0
 
     def add(self, segments: Mapping[str, Iterable[Segment]]) -> None:
-        """Sweep over the segments of every leg."""
+        """Add the segments of one more time span, by leg."""
         for leg, spans in segments.items():
             self.talk_ms[leg] = self.talk_ms.get(leg, 0) + sum(end - start for start, end in spans)
         edges = sorted(edge for spans in segments.values() for start, end in spans for edge in ((start, 1), (end, -1)))
@@ -51,16 +51,16 @@ class Sums:
 
 
 def take_before(segments: list[Segment], at_ms: int) -> list[Segment]:
-    """Remove what lies before `at_ms`, and return it."""
-    taken = [(start, min(end, at_ms)) for start, end in segments if start < at_ms]
+    """Remove the parts of segments that lie before `at_ms` from the list, and return them."""
+    removed = [(start, min(end, at_ms)) for start, end in segments if start < at_ms]
     segments[:] = [(max(start, at_ms), end) for start, end in segments if end > at_ms]
-    return taken
+    return removed
 
 
 def totals(
     segments: Mapping[str, Iterable[Segment]], duration_ms: int, hold_ms: int = 0, past: Sums | None = None
 ) -> Talk:
-    """The totals of `past` and `segments`. Hold is neither talk nor silence."""
+    """Return the totals of `past` and `segments`. Time on hold is neither talk nor silence."""
     sums = Sums() if past is None else Sums(dict(past.talk_ms), past.overtalk_ms, past.voiced_ms)
     sums.add(segments)
     spoken = sum(sums.talk_ms.values())
@@ -69,8 +69,10 @@ def totals(
 
 
 def placed(words: Iterable[TimedWord], audio_ms: int, start_ms: int, end_ms: int) -> list[Word]:
-    """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
-    it was spoken between start and end."""
+    """Return the words of an utterance whose audio begins at `audio_ms`, with times clamped to its start and end.
+
+    The model may place a word in the silence that surrounds the speech.
+    """
 
     def within(ms: int) -> int:
         return min(max(audio_ms + ms, start_ms), max(start_ms, end_ms))

@@ -156,7 +156,7 @@ def test_speech_that_a_dead_worker_left_open_is_whose_it_was() -> None:
     assert found is not None
     partial = events.TranscriptPartial("2", "customer", "u1", 1, 100, 200, "yes", 3, "en", name="Bea")
     for said, whose in (({}, ("agent", "Cleo")), ({"u1": partial}, ("customer", "Bea"))):
-        (final,) = (body for body in closing(found, [], said=said) if isinstance(body, events.TranscriptFinal))
+        (final,) = (body for body in closing(found, [], partials=said) if isinstance(body, events.TranscriptFinal))
         assert (final.role, final.name) == whose
 
 
