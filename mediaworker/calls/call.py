@@ -34,7 +34,7 @@ SETTLED_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class CallParts:
-    """What the calls of a registry share."""
+    """The parts that all calls of a registry share."""
 
     detector: Detector
     publish: Callable[[str, int, events.EventBody], None]
@@ -45,15 +45,15 @@ class CallParts:
 
 
 class Call:
-    """Made by `CallRegistry.open`. An ingress feeds `legs[...]`, reports hold and digits, and ends it.
+    """One call. `CallRegistry.open` creates it; an ingress feeds `legs[...]`, reports hold and digits, and ends it.
 
     `call.started` is the first event and `call.ended` the last, after all finals.
 
     Args:
-        plan: gives the plan that the routes and these overrides make for the call.
-        words_wait_s: how long the end waits for the words' timestamps after the last final.
+        plan: returns the plan that results from the routes and the given overrides.
+        words_wait_s: how long the end waits for word timestamps after the last final.
         make_leg: opens a leg that joins during the call.
-        privacy: screens every event before anybody sees it.
+        privacy: screens every event before it is published.
         rules: returns the current rules of alerts, which every screened event may raise; None: there are none.
     """
 
@@ -86,7 +86,7 @@ class Call:
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
-        self._told_ms = 0
+        self._published_ms = 0
         """`at_ms` of the latest event."""
         self._hold = HoldState()
         self.crosstalk = Crosstalk(lambda: (each.transcriber for each in self.members.values()), self.leg_ms)
@@ -133,40 +133,44 @@ class Call:
         )
 
     def publish(self, at_ms: int, body: events.EventBody) -> None:
-        """Tell an event of this call time, which is never before what was told already, nor after what was heard."""
+        """Screen an event, publish it, and pass it to the peer and to the alerts."""
         body = self._privacy.screen(at_ms, body)
-        at_ms = self._tell(at_ms, body)
+        at_ms = self._publish_at(at_ms, body)
         try:
             if self.on_event is not None:
                 self.on_event(at_ms, body)
             if self._alerts is not None:
                 for alert in self._alerts.on_event(at_ms, body):
-                    self._tell(at_ms, alert)
+                    self._publish_at(at_ms, alert)
         except Exception:  # a fault of a listener must not end the call
             log.exception("a listener of the call failed", call_id=self.id)
 
     def check_alerts(self) -> None:
-        """Raise the alerts that are due by the clock; called periodically."""
+        """Publish the alerts that are due by the clock; called periodically."""
         if self._alerts is not None:
             now_ms = self.elapsed_ms()
             for alert in self._alerts.check(now_ms):
-                self._tell(now_ms, alert)
+                self._publish_at(now_ms, alert)
 
-    def _tell(self, at_ms: int, body: events.EventBody) -> int:
-        """Returns the event's `at_ms`. A leg may be behind another, and an engine late by the wall clock."""
-        self._told_ms = max(self._told_ms, min(at_ms, self.elapsed_ms()))
-        self._publish(self.id, self._told_ms, body)
-        return self._told_ms
+    def _publish_at(self, at_ms: int, body: events.EventBody) -> int:
+        """Publish an event and return its `at_ms`, which never decreases.
+
+        The time asked for may lie before that of an earlier event, because one leg may lag behind another. It may also
+        lie beyond the audio, because a final's latency is measured by the wall clock.
+        """
+        self._published_ms = max(self._published_ms, min(at_ms, self.elapsed_ms()))
+        self._publish(self.id, self._published_ms, body)
+        return self._published_ms
 
     def elapsed_ms(self) -> int:
-        """The call's clock: how far the leg has been heard that is furthest on.
+        """The call's clock: the position of the leg whose audio has been processed furthest.
 
-        It runs ahead of the wall clock where audio comes faster than in real time, and stands still while audio is
-        waited for. Before anything has been heard it is the wall clock's.
+        It runs ahead of the wall clock where audio arrives faster than in real time, and stands still while no audio
+        arrives. Before the first audio it follows the wall clock.
         """
         heard = [self.leg_ms(leg, leg.position) for leg in self.legs.values() if leg.position]
         elapsed_ms = max(heard) if heard else round((self._clock() - self.start_s) * 1000)
-        return max(self._told_ms, elapsed_ms)
+        return max(self._published_ms, elapsed_ms)
 
     def leg_ms(self, leg: Leg, position: int) -> int:
         """Call time of a leg's position. A leg's sample 0 is its first arrival."""
@@ -192,9 +196,10 @@ class Call:
         return member.audio
 
     def describe(self, leg: str, *, role: Role, name: str, another: bool = False) -> None:
-        """Take over the peer's new description of a leg, except where a route, an override or a user has set it.
+        """Apply the peer's new description of a leg, except where a route, an override or a user has set it.
 
-        `another`: of somebody else, who says what begins from now on; else it is of whoever has the leg.
+        `another`: the description is of a new person, who speaks all utterances that begin from now on. Otherwise it
+        corrects the description of the present speaker.
         """
         member = self.members[leg]
         before = member.speaker
@@ -241,7 +246,7 @@ class Call:
             self._finish(self.members[leg], "flush")
 
     def defer(self, leg: str) -> None:
-        """The worker holds the stream's sender back: missing audio is not silence."""
+        """The worker throttles the sender of the stream, so missing audio does not count as silence."""
         self.members[leg].audio.defer(self._clock())
 
     def media_changed(
@@ -252,7 +257,7 @@ class Call:
         payload_type: int | None,
         event_clock_hz: int = 8000,
     ) -> None:
-        """A new media description is in force; nothing happens when it equals the one before."""
+        """Apply a newly negotiated media description; one that equals the present one changes nothing."""
         member = self.members[leg]
         before = member.spec
         member.spec = replace(
@@ -279,7 +284,7 @@ class Call:
         self._leg_updated(member)
 
     def set_language(self, language: str) -> None:
-        """The language of utterances that begin from now on."""
+        """Set the language of utterances that begin from now on."""
         for member in self.members.values():
             member.transcriber.language = language
 
@@ -300,7 +305,7 @@ class Call:
             member.transcriber.language, member.transcriber.context = plan.language, plan.context
 
     def hangup_after_playback(self) -> None:
-        """End the call once nothing is left to be played to it."""
+        """End the call once everything queued has been played."""
         if self.player is None or not self.player.playing:
             self.hangup()
             return
@@ -308,7 +313,7 @@ class Call:
         self._later(self.player.left_s + CONFIRMED_S, self._hang_up_unconfirmed)
 
     def _hang_up_unconfirmed(self) -> None:
-        """The peer has not confirmed what it must have played by now, or more has been queued meanwhile."""
+        """End the call although the peer has not confirmed playback, unless more has been queued meanwhile."""
         if self.ending:
             return
         if self.player is not None and self.player.left_s > 0:
@@ -340,7 +345,10 @@ class Call:
         self.drained()
 
     def drained(self) -> None:
-        """A leg has no open utterance left, or no longer waits for words."""
+        """End the call if it is ending and no leg has an open utterance or waits for word timestamps.
+
+        Legs call this whenever their last final, or their last word timestamps, have been published.
+        """
         if self._ending is None or self._duration_ms is None or self._ended:
             return
         if any(member.transcriber.open_utterances for member in self.members.values()):

@@ -15,13 +15,13 @@ from mediaworker.events import schema as events
 from mediaworker.events.talk import Segment
 
 G711 = {Codec.PCMU: "mulaw", Codec.PCMA: "alaw"}
-LOOKS = 2
-"""Blocks of a second that are looked at each time, the first ones since the last time that are not silent."""
+CHECKED_BLOCKS = 2
+"""The number of one-second blocks that each check reads, from the first sound since the previous check."""
 
 
 @dataclass(frozen=True, slots=True)
 class LegSpec:
-    """What an ingress knows of a leg when the call opens; routes may set another role or name."""
+    """A leg as the ingress describes it when the call opens; routes may set another role or name."""
 
     leg: str
     codec: Codec
@@ -31,31 +31,31 @@ class LegSpec:
     transport: Transport = "rtp"
     telephone_event: int | None = None
     payload_type: int | None = None
-    """The negotiated payload type of `codec`; None: its static one."""
+    """The negotiated payload type of `codec`; None for its static one."""
     event_clock_hz: int = 8000
     """The RTP clock rate of `telephone_event`."""
     stall_s: float = 0.0
-    """How long a stream that sends nothing is waited for at least; 0: as the settings say."""
+    """The least time without audio after which the stream counts as stalled; 0 for the value of the settings."""
 
 
 @dataclass(slots=True)
 class CallLeg:
-    """Made by `CallRegistry`; `call.started` and `leg.updated` tell users about it."""
+    """A leg of a call: its audio, its transcriber and its speaker. `call.started` and `leg.updated` describe it."""
 
     spec: LegSpec
     audio: Leg
     transcriber: LegTranscriber
     role_is_set: bool = False
     name_is_set: bool = False
-    """By a route, an override or a user: what the peer says later changes nothing."""
+    """`role_is_set`, `name_is_set`: a route, an override or a user has set the value, so the peer cannot change it."""
     since_ms: int = 0
-    """When the present speaker took the leg over from another, in call time; 0: nobody had it before."""
+    """The call time at which the present speaker replaced another one; 0 for the first speaker."""
 
     judged: bool = False
-    """Whether nobody need look at the format: a suspicion has been told, or the ingress looks at what it receives."""
+    """The format needs no further check: a suspicion has been published, or the ingress checks its own input."""
     _check: tuple[Codec, FormatCheck] | None = None
-    _looked: int = 0
-    """The leg's position at the latest look."""
+    _checked: int = 0
+    """The leg's position at the latest check."""
 
     @property
     def speaker(self) -> Speaker:
@@ -84,7 +84,10 @@ class CallLeg:
         )
 
     def suspicion(self) -> events.AudioSuspect | None:
-        """What G.711 most likely is instead, told once; called from time to time. Other codecs tell too little."""
+        """The suspicion that a G.711 leg carries another format, returned at most once; called every few seconds.
+
+        Other codecs are not checked, since their bytes do not show enough.
+        """
         codec, position = self.audio.codec, self.audio.position
         if self.judged or self.audio.closed or codec not in G711:
             return None
@@ -93,16 +96,16 @@ class CallLeg:
             self._check[1].held_back()  # whether packets come in time is known from their timestamps
         if self._check[1].done:
             return None
-        codes = self.audio.read(max(self._looked, position - HISTORY), position).lstrip(bytes([codec.silence]))
-        self._looked = position
-        for at in range(0, min(len(codes), LOOKS * BLOCK_BYTES), BLOCK_BYTES):
+        codes = self.audio.read(max(self._checked, position - HISTORY), position).lstrip(bytes([codec.silence]))
+        self._checked = position
+        for at in range(0, min(len(codes), CHECKED_BLOCKS * BLOCK_BYTES), BLOCK_BYTES):
             if (found := self._check[1].feed(codes[at : at + BLOCK_BYTES], 0.0)) is not None:
                 self.judged = True
                 return events.AudioSuspect(self.spec.leg, found.why, found.detail)
         return None
 
     def segments(self, now_ms: int) -> list[Segment]:
-        """The speech not yet added up, in call milliseconds; an open utterance ends at `now_ms`, the leg's position."""
+        """The speech not yet in the totals, in call milliseconds. An open utterance ends at `now_ms`."""
         since_ms = self.transcriber.speaking_since_ms
         speaking = [] if since_ms is None else [(since_ms, max(since_ms, now_ms))]
         return self.transcriber.segments + speaking

@@ -1,8 +1,8 @@
-"""Crosstalk between the legs of a call: whoever is heard on another's line is transcribed on his own alone.
+"""Crosstalk between the legs of a call: a voice that leaks into another leg is transcribed on its own leg only.
 
-An utterance is compared while it lasts, a stretch at a time, with the legs that talk meanwhile. It is a copy as long
-as each of its stretches is, and somebody's own for ever with the first that is not. Of two legs with the same sound
-the louder one keeps it; if they are as loud, the one that comes first in the call.
+An utterance is compared while it lasts, a segment at a time, with the legs that have speech at the same time. It
+counts as a copy while each of its segments is one. The first segment that is not makes it genuine for good. Of two legs
+with the same sound the louder one keeps it; if both are equally loud, the leg that comes first in the call does.
 """
 
 from __future__ import annotations
@@ -21,61 +21,68 @@ from audio.ring import HISTORY
 
 SECOND = 8000
 LEAST, ENOUGH, LONGEST = SECOND // 4, SECOND, 3 * SECOND
-"""Positions of a stretch: fewer say nothing, from ENOUGH on it is no copy if it is not like one; the longest."""
+"""Lengths of a compared segment in positions. A segment below LEAST decides nothing. One of ENOUGH that resembles no
+other leg is genuine. No segment is longer than LONGEST."""
 OVERLAP = 3 * SECOND // 2
-"""A short new stretch is compared together with what was before it."""
+"""A short new segment is compared together with the audio before it, up to this length."""
 SHARE, SHARE_S = 0.25, 0.35
-"""Of a copy the other leg explains SHARE + SHARE_S / seconds: short sounds are alike by chance."""
+"""In a copy the other leg explains at least SHARE + SHARE_S / seconds of the sound: short sounds are alike by
+chance."""
 KNOWN_SHARE, KNOWN_SHARE_S = 0.25, 0.1
-"""The same where an earlier utterance was delayed as much."""
+"""The same limit where an earlier utterance had the same delay between the two legs."""
 LIKELY_SHARE = 0.4
-"""From here on a delay is remembered."""
+"""From this share on the delay between the two legs is remembered for later utterances."""
 EVEN, LEAST_EVEN = 0.35, 0.2
-"""No loud part of a copy is explained less than that part of the whole is, nor less than this: there would be another
-voice in it."""
+"""Each loud part of a copy is explained to at least EVEN times the share of the whole, and to at least LEAST_EVEN. A
+part that is explained less has another voice in it."""
 QUIETER_DB = -8.0
-"""Of crosstalk, against where it comes from. What is as loud may be a mix that both legs have: """
+"""The highest level of crosstalk relative to its source. A sound that is as loud may be a mix that both legs carry."""
 SAME_SHARE, SAME_DB = 0.8, 3.0
+"""Limits for such a mix: the least share that the other leg explains, and the difference of levels up to which both
+legs count as equally loud."""
 
 Samples = NDArray[np.int16]
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Of one utterance. Positions are its leg's."""
+    """The state of one utterance's comparison with the other legs. Positions are those of its own leg."""
 
     compared: int
-    """It is a copy up to here."""
+    """The position up to which the utterance has been compared."""
     copy_of: str = ""
-    """The leg whose sound it is as far as is known; empty: nobody's."""
+    """The leg that the sound comes from, by what has been compared so far; empty if it is no copy."""
     own: bool = False
-    """It is no copy, whatever comes."""
+    """The utterance is genuine: later audio cannot make it a copy."""
     doubtful: bool = False
-    """It is no copy as far as is known, but may well be one: it is like another leg, or that leg is behind."""
+    """The utterance is no copy so far, but may become one: it resembles another leg, or that leg's audio lags."""
 
 
 class Talker(Protocol):
-    """A leg and who talks there."""
+    """A leg and the speech on it."""
 
     name: str
     leg: Leg
 
     def talked_ms(self, start_ms: int, end_ms: int) -> int:
-        """How long there was speech in that stretch of the call which is no copy."""
+        """The duration of speech in this part of the call, without copies."""
 
 
 class Crosstalk:
-    """Of one call. `talkers` gives its legs in order; `call_ms` the call time of a leg's position."""
+    """The comparison of one call's legs.
+
+    `talkers` returns the legs in the order of the call; `call_ms` returns the call time of a leg's position.
+    """
 
     def __init__(self, talkers: Callable[[], Iterable[Talker]], call_ms: Callable[[Leg, int], int]) -> None:
         self._talkers, self._call_ms = talkers, call_ms
         self._delays: dict[tuple[str, str], tuple[int, Comparison]] = {}
-        """(leg, leg that may be heard there) → the latest likely delay, and in which utterance."""
+        """(leg, leg that leaks into it) → the latest likely delay, and the comparison that found it."""
 
     def compare(self, name: str, start: int, end: int, found: Comparison, *, last: bool = False) -> bool:
         """Whether the utterance of the leg, which began at `start`, is another leg's sound up to `end`.
 
-        `last`: it has ended, and is its own unless it is a copy.
+        `last`: the utterance has ended. If it is no copy by now, it is genuine.
         """
         talkers = list(self._talkers())
         own_place, own = next((place, each) for place, each in enumerate(talkers) if each.name == name)
@@ -100,7 +107,7 @@ class Crosstalk:
         return bool(found.copy_of)
 
     def _is_copy(self, own: Talker, other: Talker, low: int, high: int, found: Comparison, *, later: bool) -> bool:
-        """Whether [low, high) of `own` is the sound of `other`. `later`: `own` comes behind `other` in the call."""
+        """Whether [low, high) of `own` is the sound of `other`. `later`: `own` comes after `other` in the call."""
         shift = round(((own.leg.origin_s or 0.0) - (other.leg.origin_s or 0.0)) * SECOND)
         high = min(high, other.leg.position - shift)
         if other.leg.closed:
@@ -133,7 +140,7 @@ def _like(found: Likeness, share: float, *, later: bool) -> bool:
 
 
 def _samples(leg: Leg, start: int, end: int) -> Samples:
-    """(end - start,) at 8 kHz; zeros where the leg has nothing, or nothing any more."""
+    """(end - start,) at 8 kHz; zeros where the leg has no audio yet, or has overwritten it."""
     position = leg.position
     low, high = max(start, 0, position - HISTORY), min(end, position)
     samples = np.zeros(end - start, np.int16)

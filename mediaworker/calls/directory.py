@@ -1,4 +1,4 @@
-"""All calls, live and ended: what is known of them, and the few things that can be done to them."""
+"""The directory of all calls, live and ended: it finds their records, and carries out what users ask of a call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = structlog.get_logger()
 
 
 class CallOver(MediaworkerError):
-    """The call has ended, which makes it too late for this."""
+    """The request needs a live call, and this one has ended."""
 
 
 class CallLive(MediaworkerError):
-    """The call has not ended, which makes it too early for this."""
+    """The request needs an ended call, and this one is live."""
 
 
 class NotPlayable(MediaworkerError):
-    """`full`: only just now."""
+    """Nothing can be played into the call. `full`: its queue is full, so a later attempt may succeed."""
 
     def __init__(self, reason: str, *, full: bool = False) -> None:
         self.full = full
@@ -32,11 +32,11 @@ class NotPlayable(MediaworkerError):
 
 
 class OwnerAway(MediaworkerError):
-    """Another worker has the call, and does not answer."""
+    """The call belongs to another worker, which does not answer."""
 
 
 class CallDirectory:
-    """Of one worker alone. Every method raises StoreError."""
+    """The calls of a worker that belongs to no cluster. Every method raises StoreError."""
 
     def __init__(self, hub: EventHub, live: CallRegistry) -> None:
         self._hub, self._live = hub, live
@@ -54,11 +54,11 @@ class CallDirectory:
         return self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
 
     async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
-        """Its durable events of these types, in order."""
+        """The call's durable events of these types, in order."""
         return await self._hub.read(lambda database: database.frames(call_id, types))
 
     async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
-        """Now, or once what is queued has been played. Raises CallOver, OwnerAway."""
+        """End the call now, or once everything queued has been played. Raises CallOver, OwnerAway."""
         if (live := self._live.get(call_id)) is None:
             raise CallOver
         if after_playback:
@@ -67,8 +67,10 @@ class CallDirectory:
             live.hangup()
 
     async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
-        """Names of legs, and the language of the utterances to come. Raises CallOver (a language needs a live call),
-        OwnerAway."""
+        """Set the names of legs, and the language of future utterances.
+
+        Raises CallOver for a language if the call has ended, and OwnerAway.
+        """
         if (live := self._live.get(call_id)) is None:
             if language is not None:
                 raise CallOver
@@ -81,7 +83,7 @@ class CallDirectory:
         await self._hub.flush()
 
     async def play(self, call_id: str, codes: bytes, mark: str) -> None:
-        """µ-law at 8 kHz, behind what is still being played; events name its end `mark`.
+        """Queue µ-law at 8 kHz after the audio that is still being played; events name its end `mark`.
 
         Raises CallOver, NotPlayable, OwnerAway.
         """
@@ -90,11 +92,11 @@ class CallDirectory:
             raise NotPlayable("too much is waiting to be played", full=True)
 
     async def stop_playing(self, call_id: str) -> None:
-        """What is still to be played is not. Raises CallOver, NotPlayable, OwnerAway."""
+        """Drop the audio that is still queued. Raises CallOver, NotPlayable, OwnerAway."""
         self._player(call_id).clear()
 
     async def playing_stopped(self, call_id: str) -> int:
-        """How often playing has been stopped. Raises CallOver, NotPlayable, OwnerAway."""
+        """How many times playback has been stopped. Raises CallOver, NotPlayable, OwnerAway."""
         return self._player(call_id).clears
 
     def _player(self, call_id: str) -> Player:
@@ -105,8 +107,10 @@ class CallDirectory:
         return call.player
 
     async def erase(self, call_id: str, by: str) -> None:
-        """`by`: the name of the key whose holder asks for it, for those who have to account for it. Raises CallLive,
-        OwnerAway."""
+        """Erase an ended call. `by` is the name of the requesting key, which the log and `call.erased` record.
+
+        Raises CallLive, OwnerAway.
+        """
         record = await self.record(call_id)
         if record is not None and record.state != "ended":
             raise CallLive

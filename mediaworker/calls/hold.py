@@ -1,4 +1,4 @@
-"""Which legs of a call are on hold, and for how long nobody could be heard. No I/O and no clock."""
+"""The hold state of a call: which legs are on hold, and how long all were at the same time. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Set
 
 
 class HoldState:
-    """The owner calls `update` after each change and whenever a leg joins."""
+    """The legs on hold. The owner calls `update` after each change and whenever a leg joins."""
 
     def __init__(self) -> None:
         self._held: set[str] = set()
         self._left: set[str] = set()
         """Legs on hold whose stream has been removed."""
         self._since_s: float | None = None
-        """When the last leg was put on hold; None while at least one can be heard."""
+        """When the last of the legs was put on hold; None while at least one is not."""
         self._total_s = 0.0
 
     def hold(self, legs: Set[str]) -> bool:
@@ -40,7 +40,7 @@ class HoldState:
         return leg in self._left
 
     def update(self, legs: Set[str], now: float) -> None:
-        """`legs`: all legs of the call."""
+        """Start or stop counting hold time. `legs` are all legs of the call."""
         everyone = bool(self._held) and self._held >= legs
         if everyone and self._since_s is None:
             self._since_s = now
@@ -48,7 +48,7 @@ class HoldState:
             self.stop(now)
 
     def stop(self, now: float) -> None:
-        """Stop counting hold."""
+        """Stop counting hold time."""
         self._total_s, self._since_s = self.total_s(now), None
 
     def total_s(self, now: float) -> float:

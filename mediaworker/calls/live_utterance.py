@@ -1,4 +1,4 @@
-"""What a leg's transcriber keeps of an utterance until its final, and the transcripts that are made of it."""
+"""The state that a leg's transcriber keeps of an utterance until its final, and the events that are built from it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from mediaworker.tracing.traces import FinalTimes
 POSITIONS_PER_MS = 8
 FIRST_PARTIAL_MS = 250
 EAGER = 0.25
-"""Partials follow each other at this fraction of `asr.partial_ms` until a word is shown..."""
+"""Partials follow each other at this fraction of `asr.partial_ms` until a word is shown, or until EAGER_MS."""
 EAGER_MS = 1500
-"""... or so much has been said: a noise has no words."""
+"""After this much speech without a word the sound is probably noise, and partials follow at their normal interval."""
 HELD_MS = 300
-"""For so long a first partial is held back that may be another leg's words."""
+"""The longest time that a first partial is held back while it may be another leg's words."""
 
 
 def until_partial_ms(said_ms: int, partial_ms: int, *, shown: bool) -> int:
-    """How long after one partial the next is requested. `said_ms`: since speech began; `shown`: a word is shown."""
+    """The interval to the next partial. `said_ms`: time since speech began; `shown`: a word has been shown."""
     return partial_ms if shown or said_ms >= EAGER_MS else round(EAGER * partial_ms)
 
 
 @dataclass(slots=True)
 class Speaker:
-    """Who is heard on a leg. A correction changes it, in all that has no final yet; another person is another one."""
+    """The person who speaks on a leg.
+
+    A correction changes this object, and with it all utterances without a final. A new person gets a new object.
+    """
 
     role: str
     name: str = ""
@@ -41,22 +44,26 @@ class LiveUtterance:
 
     id: str
     engine_id: str
-    """The engine's name for it. It differs after a cut in front of what the engine has had, where it starts over."""
+    """The engine's id of the utterance.
+
+    It differs from `id` after a cut before audio that the engine has received already: the engine then starts over
+    under a new id.
+    """
     start: int
     audio_start: int
     start_ms: int
     sent: int
-    """The engine has the audio before this position."""
+    """The engine has received the audio before this position."""
     next_partial: int
     """The position at which the next partial is requested."""
     cut_from: int
-    """What follows may belong to the next utterance, if this one is cut for its length."""
+    """Audio from this position on belongs to the next utterance if this one is cut for its length."""
     language: str
     speaker: Speaker
     revision: int = 0
-    """The newest request to the engine."""
+    """The number of the newest request to the engine."""
     shown: int = 0
-    """The newest event's revision."""
+    """The revision of the newest published event."""
     text: str = ""
     stable_chars: int = 0
     paused: int | None = None
@@ -68,34 +75,34 @@ class LiveUtterance:
     end_s: float = 0.0
     lost_ms: int = 0
     words: bool = False
-    """The engine keeps its audio for the timestamps of its words."""
+    """The engine keeps the audio, so that the words can be timestamped after the final."""
     asked_s: float = 0.0
-    """When its newest final was requested."""
+    """When the newest final was requested, in seconds of the loop's clock."""
     engine_s: float = 0.0
-    """How long that request took."""
+    """How long the engine took for that request."""
     endpoint: EndpointTimes | None = None
     traceparent: str = ""
-    """Its span; empty: it is not traced."""
+    """The trace context of the utterance's span; empty if it is not traced."""
     held: Hypothesis | None = None
     """The first partial, held back while it may be another leg's words."""
     held_until: int | None = None
     crosstalk: Comparison | None = None
-    """With the call's other legs; None: nobody compares."""
+    """The comparison with the call's other legs; None if crosstalk is not checked."""
     last: Hypothesis | None = None
-    """The hypothesis of its final. The event waits while an earlier utterance of the leg has none."""
+    """The hypothesis of the final. Its event waits for the finals of the leg's earlier utterances."""
 
     @property
     def copy_of(self) -> str:
-        """The leg whose sound it is, which makes it crosstalk; empty: it is its own leg's."""
+        """The leg that this utterance is crosstalk from; empty if it is genuine."""
         return self.crosstalk.copy_of if self.crosstalk is not None else ""
 
     def schedule_partial(self, position: int, partial_ms: int) -> None:
-        """The next one after that at `position`."""
+        """Schedule the partial that follows the one at `position`."""
         said_ms = (position - self.start) // POSITIONS_PER_MS
         self.next_partial = position + POSITIONS_PER_MS * until_partial_ms(said_ms, partial_ms, shown=bool(self.text))
 
     def hold(self, hypothesis: Hypothesis, position: int) -> bool:
-        """Hold a partial back if it may be the first of another leg's words, but not for ever."""
+        """Hold a first partial that may be another leg's words, for at most HELD_MS. Returns whether it is held."""
         if self.text or not hypothesis.text or self.crosstalk is None or not self.crosstalk.doubtful:
             return False
         if self.held_until is None:
@@ -153,7 +160,7 @@ class LiveUtterance:
         )
 
     def times(self, final: events.TranscriptFinal, queue_s: float, now_s: float) -> FinalTimes:
-        """What its final has taken, which is published now."""
+        """The times of this utterance for its trace, whose final is published now."""
         assert self.ended is not None
         return FinalTimes(
             utterance_id=self.id,

@@ -1,4 +1,4 @@
-"""The media tick: every 32 ms the detector takes the due windows of all legs, and each leg gets its detections."""
+"""The media tick: every 32 ms the detector processes the due windows of all legs, and each leg gets its detections."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = structlog.get_logger()
 class MediaLoop:
     """Runs the detector on the event loop; between batches of at most 128 windows the loop serves its sockets.
 
-    `lags_s` holds how long after its due time each of the latest ticks ended, delays by the tick before it included.
-    `sweep` reads the RTP sockets, a batch at a time; `stepped` is called once the due windows have been taken.
+    `lags_s` holds how long after its due time each of the latest ticks ended, which includes delays by the tick before
+    it. `sweep` reads the RTP sockets, a batch at a time; `stepped` is called once the due windows have been processed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MediaLoop:
         self.errors = 0
         """Ticks that ended in an exception."""
         self.lag_max_s = 0.0
-        """The longest time from when a tick was due until its last window was through the VAD."""
+        """The longest time from when a tick was due until the VAD had processed its last window."""
         self.lags_s: deque[float] = deque(maxlen=4096)
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -123,7 +123,7 @@ class MediaLoop:
                     log.exception("media tick failed", errors=self.errors)
 
     def wake(self) -> None:
-        """Start to tick: without a call there are no ticks."""
+        """Resume ticking for a new call; without calls the loop does not tick."""
         self._woken.set()
 
     def _idle(self) -> bool:
@@ -146,7 +146,7 @@ class MediaLoop:
         self._stepped()
 
     def _feed(self) -> None:
-        """Send new audio to the engine, for the legs that have enough of it."""
+        """Send new audio to the engine for the legs that have enough of it."""
         for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
             if steps := transcriber.feed():
                 self._speaking[transcriber] = self.ticks + steps
@@ -166,7 +166,7 @@ class MediaLoop:
 
 
 def report(call: Call) -> None:
-    """Publish the call's metrics, and what is newly suspected of its legs; called every few seconds."""
+    """Publish the call's metrics, and any new suspicion about a leg's format; called every few seconds."""
     call.publish_metrics()
     for member in call.members.values():
         if (found := member.suspicion()) is not None:

@@ -1,7 +1,7 @@
-"""When the media tick cannot keep up: first partials are shed, then new calls refused; calls in progress lose nothing.
+"""The overload guard: it sheds partials, then refuses new calls, when the media tick cannot keep up.
 
-No I/O and no clock. What counts is the lag of the tick, averaged over about two seconds, so that a hiccup of the
-machine is not taken for overload.
+Finals of calls in progress are never shed. The guard judges the lag of the tick, averaged over about two seconds, so
+that one hiccup of the machine does not count as overload. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from enum import IntEnum
 from config.metrics.registry import MetricsRegistry
 
 HORIZON = 64
-"""Ticks over which the lag is averaged, exponentially: two seconds of them when they keep their time."""
+"""The number of ticks over which the lag is averaged exponentially: two seconds while ticks are on time."""
 CALM = 0.5
-"""A state is left when the lag has fallen below this share of what led into it."""
+"""The guard leaves a state when the lag has fallen below this fraction of the limit that led into it."""
 
 
 class LoadState(IntEnum):
     NORMAL = 0
     SHEDDING = 1
-    """Partials are not asked for; finals are."""
+    """No partials are requested; finals are."""
     FULL = 2
-    """And no call is taken."""
+    """No partials are requested, and new calls are refused."""
 
 
 SHED_S = 0.1
-"""From this mean lag of the media tick on, no partials are asked for."""
+"""The mean lag of the media tick from which on no partials are requested."""
 REFUSE_S = 0.5
-"""From this mean lag on, no call is taken until it has fallen to half."""
+"""The mean lag from which on new calls are refused, until it has fallen to half."""
 
 
 class LoadGuard:
-    """`lagged` takes the lag of each tick; `load` says what follows from it."""
+    """Derives `load` from the lag of each tick, which `lagged` records."""
 
     def __init__(self, *, shed_s: float = SHED_S, refuse_s: float = REFUSE_S) -> None:
-        """`shed_s` and `refuse_s`: the mean lags from which on partials are shed, and calls refused."""
+        """`shed_s` and `refuse_s` are the mean lags from which on partials are shed and calls refused."""
         self.load = LoadState.NORMAL
         self.mean_s = 0.0
         self.shed_partials = 0
@@ -53,7 +53,7 @@ class LoadGuard:
         )
 
     def lagged(self, lag_s: float, share: float = 1.0) -> None:
-        """A tick, or that share of one, was through so long after it was due."""
+        """Record that a tick, or this share of one, finished `lag_s` after it was due."""
         self.mean_s += (lag_s - self.mean_s) * share / HORIZON
         while self.load < LoadState.FULL and self.mean_s >= self._limits_s[LoadState(self.load + 1)]:
             self.load = LoadState(self.load + 1)
@@ -61,11 +61,11 @@ class LoadGuard:
             self.load = LoadState(self.load - 1)
 
     def calm(self) -> None:
-        """There is nothing to do: no call, no tick."""
+        """Return to NORMAL: without calls there are no ticks that could lower the mean."""
         self.mean_s, self.load = 0.0, LoadState.NORMAL
 
     def takes_partial(self) -> bool:
-        """Whether a partial may be asked for now; counts those that may not."""
+        """Whether a partial may be requested now; counts each one that may not."""
         if self.load is LoadState.NORMAL:
             return True
         self.shed_partials += 1

@@ -1,4 +1,4 @@
-"""What calls and their legs are made from: who calls whom, how a leg is transcribed, and what all legs share."""
+"""The parts of calls and their legs: who calls whom, how a leg is transcribed, and the parts that all legs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mediaworker.tracing.traces import Traces
 
 @dataclass(slots=True)
 class CallInfo:
-    """Who calls whom, and through which ingress."""
+    """Who calls whom, and through which ingress (`source`)."""
 
     id: str
     source: str
@@ -45,16 +45,16 @@ class TranscriberStats:
 
 @dataclass(frozen=True, slots=True)
 class TranscriberParts:
-    """What the transcribers of all legs share."""
+    """The parts that the transcribers of all legs share."""
 
     recognizer: Recognizer
     clock: Callable[[], float]
     stats: TranscriberStats = field(default_factory=TranscriberStats)
     latency: LatencyParts = field(default_factory=LatencyParts)
     guard: LoadGuard = field(default_factory=lambda: LoadGuard(shed_s=math.inf, refuse_s=math.inf))
-    """An overloaded worker requests no partials."""
+    """Decides whether partials may be requested; the default always allows them."""
     traces: Traces | None = None
-    """The times of each utterance are recorded here; None: nobody wants them."""
+    """Records the times of each utterance; None if tracing is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class LegPlan:
 
     name: str
     speaker: Speaker
-    """Who says what begins from now on; another person may take the leg over."""
+    """The speaker of utterances that begin now; another person may replace them during the call."""
     prefix: str
-    """The ids of the leg's utterances begin with it."""
+    """The common beginning of the leg's utterance ids."""
     endpointing: Endpointing
     partial_ms: int
     language: str = ""

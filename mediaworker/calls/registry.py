@@ -1,4 +1,4 @@
-"""The live calls: admission, their parts, and the drain at shutdown."""
+"""The registry of live calls: it admits and opens them, builds their legs, and drains them at shutdown."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ FINALS_S = 30.0
 
 
 class CallRefused(MediaworkerError):
-    """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
+    """The worker admits no new call: it is full, overloaded or draining.
 
-    `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: how long the answer is held back.
+    `status` is the HTTP status; SIP answers 486 when `busy`. `challenge` is the `WWW-Authenticate` header of a 401 or
+    403. `delay_s` is how long the response is held back.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class CallRegistry:
         participants: Sequence[str] = (),
         overrides: Mapping[str, str] | None = None,
     ) -> Call:
-        """A new call whose legs take audio from now on; routes read `headers` and `participants`.
+        """Open a call, whose legs accept audio from now on. Routes match `headers` and `participants`.
 
         Raises CallRefused.
         """
@@ -180,7 +181,7 @@ class CallRegistry:
         return call
 
     def _open_legs(self, call: Call, legs: Sequence[LegSpec], plan: routing.CallPlan) -> None:
-        """All of the legs, or none of them. Raises CallRefused for lack of memory."""
+        """Open all of the legs, or none of them. Raises CallRefused for lack of memory."""
         try:
             for spec in legs:
                 call.add(self._leg(call, spec, plan))
@@ -219,7 +220,7 @@ class CallRegistry:
                 log.error("finals did not come: the next start will end these calls", calls=len(self))
 
     def _audio_leg(self, call: Call, spec: LegSpec, endpointing: Endpointing) -> Leg:
-        """Raises CallRefused for lack of memory."""
+        """Open the audio side of a leg. Raises CallRefused for lack of memory."""
         try:
             audio = self.detector.open(
                 spec.codec,

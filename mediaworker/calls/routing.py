@@ -25,7 +25,7 @@ class CallPlan:
     roles: Mapping[str, Role] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     join: str = ""
-    """The header, or `HEADER;PARAMETER`, whose value an INVITE shares with others of the conversation; "": none."""
+    """The header, or `HEADER;PARAMETER`, whose value all INVITEs of one conversation share; empty for none."""
 
 
 def plan(
@@ -39,17 +39,17 @@ def plan(
     participants: Sequence[str] = (),
     overrides: Mapping[str, str] | None = None,
 ) -> CallPlan:
-    """The first route that fits, then the overrides.
+    """Plan a call by the first route that fits, and then by the overrides.
 
-    `headers`: of an INVITE, by their names in lower case; `participants`: URIs, user parts and names in SIPREC
-    metadata.
+    `headers`: the headers of an INVITE, by their names in lower case; `participants`: the URIs, user parts and names in
+    SIPREC metadata.
 
     Overrides are `profile`, `language`, `context`, `role.LEG` and `name.LEG`: Twilio `<Parameter>`s of that name, or
-    SIP headers `X-Mediaworker-Profile`, `X-Mediaworker-Role-LEG` and so on. A value that is not allowed is left out.
+    SIP headers `X-Mediaworker-Profile`, `X-Mediaworker-Role-LEG` and so on. A value that is not allowed is ignored.
     """
     facts = _Facts(source, calling, called, account, headers or {}, participants)
     route = next((each for each in settings.routes if facts.fit(each)), Route())
-    # Bytes of a SIP header that are not UTF-8 arrive as lone surrogates, which no message and no file can carry.
+    # Bytes of a SIP header that are not UTF-8 arrive as lone surrogates, which cannot be encoded in messages and files.
     overrides = {key: value.encode("utf-8", "replace").decode() for key, value in (overrides or {}).items()}
     roles = dict(route.roles)
     names = dict(route.names)
@@ -105,5 +105,5 @@ def _fits(pattern: str, value: str) -> bool:
 
 
 def matches(pattern: str, texts: Iterable[str]) -> bool:
-    """Whether one of the texts fits a pattern with wildcards, letters in any case."""
+    """Whether one of the texts fits a pattern with wildcards, ignoring case."""
     return any(fnmatchcase(text.casefold(), pattern.casefold()) for text in texts)

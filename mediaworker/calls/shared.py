@@ -1,4 +1,4 @@
-"""Calls that several connections share, each feeding legs of its own. A call ends with the last of them."""
+"""Calls that several connections share: each connection feeds its own legs, and the call ends with the last one."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from mediaworker.calls.call import Call
 
 class Connection(Protocol):
     def hang_up(self) -> None:
-        """The worker ends the call."""
+        """End the connection, because the worker ends the call."""
 
 
 C = TypeVar("C", bound=Connection)
 MAX_NAMES = 64
-"""The most names of one call: each connection that joins it may bring another one."""
+"""The most names that one call may have: each connection that joins may bring another one."""
 
 
 @dataclass(slots=True)
 class SharedCall(Generic[C]):
     call: Call
     seats: dict[str, C] = field(default_factory=dict)
-    """The connection of each leg. A leg that is not here has lost its connection."""
+    """The connection of each leg. A leg without an entry has lost its connection."""
     names: set[Hashable] = field(default_factory=set)
 
 
 class SharedCalls(Generic[C]):
-    """The open calls of one ingress, by what its connections call them."""
+    """The open calls of one ingress, by the names that its connections use for them."""
 
     def __init__(self) -> None:
         self._named: dict[Hashable, SharedCall[C]] = {}
@@ -38,26 +38,26 @@ class SharedCalls(Generic[C]):
         return len(self._by_id)
 
     def find(self, *names: Hashable) -> SharedCall[C] | None:
-        """A call of one of these names that takes connections."""
+        """The call with one of these names that still accepts connections, or None."""
         found = (self._named[name] for name in names if name in self._named)
         return next((shared for shared in found if not shared.call.ending), None)
 
     def add(self, call: Call, *names: Hashable) -> SharedCall[C]:
-        """A new call, without connections, of these names; without a name no other connection can find it."""
+        """Register a new call, still without connections. Without a name no other connection can find it."""
         shared = self._by_id[call.id] = SharedCall[C](call)
         call.on_hangup = lambda: self._on_hangup(shared)
         self.name(shared, *names)
         return shared
 
     def name(self, shared: SharedCall[C], *names: Hashable) -> None:
-        """These names are the call's too, but for those of another call that takes connections, and for too many."""
+        """Add names to a call, except names in use by another open call, and names beyond MAX_NAMES."""
         for name in names:
             if self.find(name) is None and len(shared.names) < MAX_NAMES:
                 self._named[name] = shared
                 shared.names.add(name)
 
     def leave(self, call: Call, legs: Iterable[str], connection: C, reason: str) -> None:
-        """The connection is gone, and its legs with it; with the last connection the call ends."""
+        """Remove a closed connection and its legs from the call; the call ends with its last connection."""
         shared = self._by_id.get(call.id)
         left = [] if shared is None else [leg for leg in legs if shared.seats.get(leg) is connection]
         if shared is None or not left:

@@ -1,5 +1,5 @@
-"""Sounds that are played to a peer: who plays them, short PCM WAVs as 16-bit samples of one channel, and the formats
-without a header."""
+"""Sounds that are played to a peer: the player's interface, the reader for short PCM WAV files, and the telephone
+formats without a header."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAW = {
     ".sln32": ("s16le", 32000), ".sln44": ("s16le", 44100), ".sln48": ("s16le", 48000), ".sln96": ("s16le", 96000),
     ".sln192": ("s16le", 192000), ".g722": ("g722", 16000),
 }  # fmt: skip
-"""Telephone audio without a header, by the suffix of its file: FFmpeg's name of the format, and the sample rate."""
+"""Telephone audio without a header: the file's suffix → FFmpeg's name of the format, and the sample rate."""
 
 
 class Player(Protocol):
@@ -31,21 +31,21 @@ class Player(Protocol):
     clears: int
     """How often `clear` was called."""
     on_silent: Callable[[], None]
-    """Called when nothing is left to be played: it has been, or it was cleared."""
+    """Called when the queue has become empty: everything has been played, or `clear` dropped it."""
 
     @property
     def playing(self) -> bool:
-        """Whether anything is left to be played, for all that the peer has confirmed."""
+        """Whether the peer has not yet confirmed the playback of everything queued."""
 
     @property
     def left_s(self) -> float:
-        """How long that takes, by the clock."""
+        """How long the rest takes to play, estimated by the clock."""
 
     def play(self, codes: bytes, mark: str = "") -> bool:
-        """Play this behind what is still being played; False when too much waits. `mark` names its end in events."""
+        """Queue audio; returns False when the queue is full. `mark` names the end of this audio in events."""
 
     def clear(self) -> None:
-        """Play no more of what waits."""
+        """Drop the audio that has not been played."""
 
 
 class SoundError(MediaworkerError):
@@ -55,8 +55,8 @@ class SoundError(MediaworkerError):
 def read_wav(file: IO[bytes], *, max_s: float | None = None) -> tuple[Samples, int]:
     """(samples of shape (n,), their rate in Hz). 8, 16, 24 or 32 bits; channels are averaged.
 
-    Raises SoundError; for one that is longer than `max_s` before more than that is read. What the header says of its
-    length is a bound and no more: who writes into a pipe does not know it.
+    Raises SoundError. A sound longer than `max_s` is refused before more than that is read. The length in the header is
+    only an upper bound, because a program that writes into a pipe does not know it.
     """
     try:
         with wave.open(file, "rb") as opened:

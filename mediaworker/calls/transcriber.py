@@ -3,11 +3,11 @@
 Every `speech.started` is followed by exactly one `transcript.final`, and finals keep the order of speech. Revisions of
 an utterance increase and end with the final; a hypothesis for superseded audio is dropped by its revision.
 
-A fault in here costs the leg one utterance, which ends in a final with an error. It reaches neither the media tick,
-which serves all other calls, nor the end of this call.
+An exception in this code costs the leg one utterance, which ends in a final with an error. It reaches neither the media
+tick, which serves all other calls, nor the end of this call.
 
-The engine hears an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one and
-one replayed after a crash decode the same samples.
+The engine receives an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one
+and one replayed after a crash decode the same samples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from mediaworker.events import schema as events
 log = structlog.get_logger()
 
 APPEND_MS = 200
-"""Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
-to decode when the speaker stops."""
+"""The length of the pieces of audio sent to the engine: long enough to be cheap, and short enough that little remains
+to be decoded when the speaker stops."""
 
 
 class LegTranscriber:
@@ -40,8 +40,8 @@ class LegTranscriber:
         publish: takes (at_ms, event body).
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
-        words: requests the timestamps of the finals' words; None: they are not wanted.
-        crosstalk: finds utterances that are another leg's sound; None: all are transcribed.
+        words: requests the timestamps of the finals' words; None if they are not requested.
+        crosstalk: finds utterances that are another leg's sound; None if all are transcribed.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class LegTranscriber:
         self.name, self.speaker, self.leg = plan.name, plan.speaker, leg
         self.language, self.context = plan.language, plan.context
         self.segments: list[tuple[int, int]] = []
-        """Finished speech in call milliseconds; the call removes what it has added up."""
+        """Finished speech in call milliseconds; the call removes the segments that it has added to its totals."""
         self._prefix, self._count = plan.prefix, 0
         self._partial_ms = plan.partial_ms
         self.endpointing = plan.endpointing
-        """The profile of the leg."""
+        """The leg's endpointing profile."""
         self._recognizer, self._clock, self._guard = parts.recognizer, parts.clock, parts.guard
         self._stats, self._latency, self._traces = parts.stats, parts.latency, parts.traces
         self._publish, self._call_ms, self._drained = publish, call_ms, drained
@@ -71,9 +71,9 @@ class LegTranscriber:
         self._open: dict[str, LiveUtterance] = {}
         self._current: LiveUtterance | None = None
         self._given_up = False
-        """The detector's current utterance has its final already."""
+        """The detector's current utterance already has a failed final, so its further detections are ignored."""
         self._previous = ""
-        """Text of the latest final: engines tend to repeat it when they hear nothing."""
+        """The text of the latest final. Engines tend to repeat it in silence, so it goes with the next request."""
 
     @property
     def open_utterances(self) -> int:
@@ -84,17 +84,17 @@ class LegTranscriber:
         return self._current.start_ms if self._current and not self._current.copy_of else None
 
     def talked_ms(self, start_ms: int, end_ms: int) -> int:
-        """How long there was speech in that stretch of the call, crosstalk left out."""
+        """The duration of speech in this part of the call, without crosstalk."""
         spans = self.segments if self.speaking_since_ms is None else [*self.segments, (self.speaking_since_ms, end_ms)]
         return sum(max(0, min(end, end_ms) - max(start, start_ms)) for start, end in spans)
 
     @property
     def hears_another(self) -> bool:
-        """Whether the open utterance is crosstalk, as far as is known."""
+        """Whether the open utterance counts as crosstalk so far."""
         return self._current is not None and bool(self._current.copy_of)
 
     def release(self) -> None:
-        """The call is over: the recognizer may give the leg's place to another."""
+        """Let the recognizer reuse the leg's place, because the call has ended."""
         self._recognizer.release(self._prefix)
 
     # -- from the detector ------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class LegTranscriber:
         utterance = self._expect_current()
         self._append(utterance, detection.end + self.endpointing.speculate_ms * POSITIONS_PER_MS)
         if self._is_copy(utterance, detection.end):
-            utterance.next_partial = sys.maxsize  # silence is nobody's: nothing is compared until somebody goes on
+            utterance.next_partial = sys.maxsize  # silence belongs to no leg: comparison resumes with the speech
             return
         utterance.revision += 1
         utterance.paused = detection.end
@@ -199,8 +199,8 @@ class LegTranscriber:
         if utterance.guess is None:
             self._recognizer.withdraw(utterance.engine_id)
         utterance.paused = utterance.guess = None
-        utterance.revision += 1  # drops an answer that is still on its way
-        # The speculative final has most likely shown what was said before the pause.
+        utterance.revision += 1  # drops a response that is still on its way
+        # The speculative final has most likely shown the words before the pause.
         utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
         self._stats.resumed += 1
 
@@ -224,13 +224,13 @@ class LegTranscriber:
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
 
     def _is_copy(self, utterance: LiveUtterance, end: int, *, last: bool = False) -> bool:
-        """Whether it is another leg's sound, as far as is known."""
+        """Whether the utterance counts as another leg's sound so far."""
         if self._crosstalk is None or utterance.crosstalk is None:
             return False
         return self._crosstalk.compare(self.name, utterance.start, end, utterance.crosstalk, last=last)
 
     def _withhold(self, utterance: LiveUtterance, detection: SpeechOffset) -> None:
-        """Somebody else's words, which the other leg has: the final is empty."""
+        """Publish an empty final for crosstalk: the other leg has the words."""
         self._recognizer.cancel(utterance.engine_id)
         utterance.words, utterance.asked_s = False, self._clock()
         self._close(utterance, detection)
@@ -238,7 +238,7 @@ class LegTranscriber:
         self._finish(utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True))
 
     def _close(self, utterance: LiveUtterance, detection: SpeechOffset) -> None:
-        """Speech has ended; the final is still to come."""
+        """Record and publish the end of speech; the final follows later."""
         self._current = None
         utterance.ended = detection
         utterance.end_ms = self._call_ms(detection.end)
@@ -273,7 +273,11 @@ class LegTranscriber:
         )
 
     def _start_over(self, utterance: LiveUtterance, end: int) -> None:
-        """It is cut for its length within a pause, of which the engine has had what belongs to the next utterance."""
+        """Send the utterance to the engine again, under a new id, up to `end`.
+
+        The utterance has been cut for its length within a pause, and the engine has already received audio of that
+        pause which belongs to the next utterance.
+        """
         self._recognizer.cancel(utterance.engine_id)
         utterance.engine_id = f"{utterance.id}/cut"
         self._engine_open(utterance)
@@ -331,7 +335,10 @@ class LegTranscriber:
             self._publish(self._call_ms(utterance.sent), body)
 
     def _finish(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
-        """Its final is known. The event waits for earlier utterances: a batch may answer a short one first."""
+        """Store the final, and publish all finals that no longer wait for an earlier utterance.
+
+        The engine may answer out of order: within a batch a short utterance can finish before an earlier, longer one.
+        """
         assert utterance.ended is not None
         if not self._request_words(utterance, hypothesis):
             self._recognizer.commit(utterance.engine_id)

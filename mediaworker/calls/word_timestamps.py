@@ -1,4 +1,4 @@
-"""Timestamps of a leg's words: each final's text is aligned with its audio, and published as one further event."""
+"""Word timestamps of a leg: each final's text is aligned with its audio, and the result is one further event."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class FinalText:
     start_ms: int
     end_ms: int
     audio_ms: int
-    """The time of the first byte that the engine received."""
+    """The call time of the first byte that the engine received."""
     end_s: float
-    """The end of its speech, on the loop's clock."""
+    """The end of the utterance's speech, in seconds of the loop's clock."""
     published: bool = False
     words: tuple[TimedWord, ...] | None = None
     asked_s: float = 0.0
 
 
 class LegWordTimestamps:
-    """The word timestamps of one leg. An utterance waits until its words are published, or known not to come.
+    """The word timestamps of one leg. An utterance waits until its words have been published or have failed.
 
     Args:
         publish: takes (at_ms, event body).
@@ -63,11 +63,14 @@ class LegWordTimestamps:
 
     @property
     def wanted(self) -> bool:
-        """Whether utterances are to be opened with `words`."""
+        """Whether the engine must keep the audio of utterances for alignment."""
         return bool(self._aligner.words)
 
     def align(self, final: FinalText) -> bool:
-        """Take over an utterance that was opened with `words`. False: it has no words that could be aligned."""
+        """Request the alignment of an utterance that was opened with `words`.
+
+        Returns False if it has no words, or if the aligner does not know its language.
+        """
         language = base(final.language)
         if not final.text or language not in self._aligner.words:
             return False
@@ -77,13 +80,13 @@ class LegWordTimestamps:
         return True
 
     def on_final_published(self, utterance_id: str) -> None:
-        """The words may follow now."""
+        """Publish the words if they are known already: they must not precede the final."""
         if (final := self._waiting.get(utterance_id)) is not None:
             final.published = True
             self._publish_words(final)
 
     def give_up(self) -> None:
-        """Wait no longer."""
+        """Stop waiting for words, and cancel the requests."""
         waiting, self._waiting = self._waiting, {}
         for final in waiting.values():
             self._aligner.cancel(final.engine_id)
