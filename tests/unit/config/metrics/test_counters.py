@@ -14,7 +14,6 @@ from config.metrics.counters import descriptions
 
 COUNTERS = {
     "asr.counters": ("RecognizerCounters",),
-    "asr.scheduling.scheduler": ("SchedulerCounters",),
     "mediaworker.calls.parts": ("TranscriberStats",),
     "mediaworker.files.transcription": ("FileStats",),
     "mediaworker.http.connection": ("HttpCounters",),

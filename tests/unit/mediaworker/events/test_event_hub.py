@@ -362,7 +362,7 @@ def test_a_waiting_room_is_bounded_and_keeps_order(actions: list[str], limit: in
     taken: list[str] = []
     for number, action in enumerate(actions, 1):
         if action == "take":
-            if (frame := subscription._next()) is not None:
+            if (frame := subscription._pop()) is not None:
                 taken.append(frame)
             continue
         frame = f"{action} {number}"
@@ -370,7 +370,7 @@ def test_a_waiting_room_is_bounded_and_keeps_order(actions: list[str], limit: in
         durable = action == "durable"
         subscription.offer(Entry(number if durable else None, "c", 0, action, frame, 0.0, None if durable else action))
         assert subscription.waiting <= limit
-    while (frame := subscription._next()) is not None:
+    while (frame := subscription._pop()) is not None:
         taken.append(frame)
     lagged = sum(int(frame.split()[1]) for frame in taken if frame.startswith("lagged"))
     assert lagged == subscription.dropped
