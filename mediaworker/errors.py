@@ -2,7 +2,7 @@
 
 MediaworkerError
 ├── of the one who asks: a client, a peer, or the person at the command line
-│   ├── Problem (BadUpload), BadRequest, OpenAIError   an HTTP request that cannot be served; `status` is its answer
+│   ├── Problem (BadUpload), BadRequest     an HTTP request that cannot be served; `status` is its answer
 │   ├── CallRefused           the port, the worker or the account is full or closed; `status` is HTTP's, or SIP's 486
 │   ├── MalformedMessage (StreamMalformed)   a message of a media stream that breaks its protocol
 │   ├── UnknownMessage        a message of a media stream of a kind that this worker does not know

@@ -22,7 +22,7 @@ from mediaworker.access.connections import ConnectionLimit, refused_places
 from mediaworker.access.notices import Notices
 from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.http.fragments import FragmentCounter
-from mediaworker.http.openai_errors import PREFIXES, OpenAIError
+from mediaworker.http.problem import OPENAI, Problem
 from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestWatch
 
 SWEEP_S = 0.5
@@ -374,8 +374,8 @@ class WatchedTransport(asyncio.Transport):
 
 def _refusal(status: int, detail: str, path: str) -> bytes:
     """A whole answer, in the form that clients of the path expect."""
-    openai = path.startswith(PREFIXES)
-    body = OpenAIError(status, detail).body if openai else refusal_body(status, detail)
+    openai = path.startswith(OPENAI)
+    body = Problem(status, detail).openai if openai else refusal_body(status, detail)
     kind = "application/json" if openai else PROBLEM
     fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
     head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]

@@ -1,4 +1,5 @@
-"""Errors as `application/problem+json` (RFC 9457), for plain requests and for WebSocket upgrades alike."""
+"""Errors as `application/problem+json` (RFC 9457), for plain requests and for WebSocket upgrades alike; and as the
+object that OpenAI's clients turn into their exceptions."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -16,6 +18,12 @@ from mediaworker.calls.directory import OwnerAway
 from mediaworker.errors import MediaworkerError
 from mediaworker.storage.database_thread import StoreError
 
+OPENAI = ("/v1/audio/", "/v1/models")
+"""Paths whose clients expect OpenAI's errors begin so."""
+OPENAI_CODES = {
+    401: "invalid_api_key", 403: "insufficient_permissions", 404: "not_found", 429: "rate_limit_exceeded",
+    507: "insufficient_storage",
+}  # fmt: skip
 _KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "an object",
@@ -25,18 +33,39 @@ log = structlog.get_logger()
 
 
 class Problem(MediaworkerError):
-    """The answer to a request that cannot be served; `extra` becomes further members of the object."""
+    """The answer to a request that cannot be served.
 
-    field: str | None = None
-    """Of the form that was sent: what is wrong, for clients of OpenAI's routes."""
+    Args:
+        field: of the form that was sent: what is wrong, for clients of OpenAI's routes.
+        code: OpenAI's word for it, where the status alone does not say it.
+        extra: becomes further members of the object.
+    """
 
-    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        field: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
         self.status, self.detail, self.headers, self.extra = status, detail, headers, extra
+        self.field, self.code = field, code or OPENAI_CODES.get(status)
         super().__init__(f"{status} {detail}")
 
-    def response(self) -> Response:
-        body = refusal_body(self.status, self.detail, **self.extra)
-        return Response(body, self.status, self.headers, PROBLEM)
+    def response(self, *, openai: bool = False) -> Response:
+        body = self.openai if openai else refusal_body(self.status, self.detail, **self.extra)
+        return Response(body, self.status, self.headers, "application/json" if openai else PROBLEM)
+
+    @property
+    def openai(self) -> bytes:
+        """OpenAI's object."""
+        status = self.status
+        kind = "requests" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
+        error = {"message": self.detail, "type": kind, "param": self.field, "code": self.code}
+        return msgspec.json.encode({"error": error})
 
 
 def described(error: Exception, names: Mapping[str, str] = {}) -> str:

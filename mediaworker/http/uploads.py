@@ -28,8 +28,7 @@ class BadUpload(Problem):
     """What came is not what is wanted; `status` says how wrong."""
 
     def __init__(self, status: int, reason: str, field: str | None = None) -> None:
-        super().__init__(status, reason, headers=CLOSE)
-        self.field = field
+        super().__init__(status, reason, field=field, headers=CLOSE)
 
 
 @contextlib.contextmanager

@@ -69,10 +69,6 @@ class PatientRecognizer(Recognizer):
         super().withdraw(utterance_id)
         self._settle(utterance_id)  # the speaker went on at once: it owes no final
 
-    def commit(self, utterance_id: str) -> None:
-        super().commit(utterance_id)
-        self._settle(utterance_id)
-
     def cancel(self, utterance_id: str) -> None:
         super().cancel(utterance_id)
         self._settle(utterance_id)

@@ -32,7 +32,7 @@ from mediaworker.files.service import FileService
 from mediaworker.files.transcription import FileTask
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
-from mediaworker.http.openai_errors import OpenAIError
+from mediaworker.http.problem import Problem
 from mediaworker.transcripts.file import ONE_CHANNEL
 
 __all__ = ["limit", "limited"]
@@ -423,11 +423,11 @@ async def test_a_file_that_cannot_be_read_is_a_status_however_long_the_look_take
     with (
         (tmp_path / "x.wav").open("rb") as file,
         files.transcription(FileTask(file.fileno(), "x.wav", form.options, "1", early=True)) as work,
-        pytest.raises(OpenAIError) as caught,
+        pytest.raises(Problem) as caught,
     ):
         async for event in TranscriptionAnswer(work, form, files).events(0.001):
             pytest.fail(f"{event!r} is told before the file has been opened")
-    assert caught.value.status == 400 and json.loads(caught.value.body)["error"]["code"] == "unreadable"
+    assert caught.value.status == 400 and json.loads(caught.value.openai)["error"]["code"] == "unreadable"
 
 
 def running_metric(running: Worker, name: str) -> float:

@@ -25,7 +25,6 @@ from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
 from mediaworker.http import uploads
 from mediaworker.http.openai import form as openai_form
-from mediaworker.http.openai_errors import OpenAIError
 from mediaworker.http.problem import Problem
 from mediaworker.http.request_watch import MAX_HEAD, BadRequest, RequestWatch
 from mediaworker.http.requests import parsed
@@ -265,7 +264,7 @@ def upload(data: bytes) -> None:
     assert sum(map(len, form.fields.values())) <= uploads.MAX_FIELDS
     try:
         openai_form.parse(form.fields, _CAN)
-    except OpenAIError as error:
+    except Problem as error:
         assert error.status in (400, 404)
         error.response()
     try:

@@ -13,8 +13,7 @@ from asr import languages
 from config import Endpointing
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
-from mediaworker.http.openai_errors import OpenAIError
-from mediaworker.http.problem import described
+from mediaworker.http.problem import Problem, described
 from mediaworker.transcripts.file import FORMATS, Format
 
 MAX_PROMPT_CHARS = 8000
@@ -52,7 +51,7 @@ class Can:
 
 
 def parse(fields: Fields, can: Can) -> TranscriptionForm:
-    """Raises OpenAIError 400, 404."""
+    """Raises Problem 400, 404."""
     model = _one(fields, "model")
     if model and not is_model(model, can.models):
         raise no_model(model, can.models)
@@ -93,10 +92,10 @@ def is_model(name: str, models: Collection[str]) -> bool:
     return name in models or FAMILY.fullmatch(name) is not None
 
 
-def no_model(name: str, models: Collection[str]) -> OpenAIError:
+def no_model(name: str, models: Collection[str]) -> Problem:
     known = ", ".join(sorted(models))
     reason = f"the model `{name}` does not exist here; available are {known}"
-    return OpenAIError(404, reason, param="model", code="model_not_found")
+    return Problem(404, reason, field="model", code="model_not_found")
 
 
 def _language(fields: Fields, can: Can) -> str:
@@ -190,5 +189,5 @@ def _number(fields: Fields, name: str, low: float, high: float) -> None:
         raise _bad(name, f"must be a number from {low:g} to {high:g}")
 
 
-def _bad(param: str, reason: str) -> OpenAIError:
-    return OpenAIError(400, f"{param}: {reason}", param=param, code="invalid_value")
+def _bad(param: str, reason: str) -> Problem:
+    return Problem(400, f"{param}: {reason}", field=param, code="invalid_value")

@@ -28,7 +28,7 @@ from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTask, FileTranscription
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
-from mediaworker.http.openai_errors import OpenAIError
+from mediaworker.http.problem import Problem
 from mediaworker.http.requests import json_response
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
 from mediaworker.http.uploads import receive, taking_in
@@ -71,7 +71,7 @@ class Transcriptions:
     async def translate(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
         reason = "translation is not supported; /v1/audio/transcriptions writes what was said in its own language"
-        raise OpenAIError(400, reason, code="unsupported_operation", headers={"Connection": "close"})
+        raise Problem(400, reason, code="unsupported_operation", headers={"Connection": "close"})
 
     async def models(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
@@ -101,7 +101,7 @@ class Transcriptions:
                     await stack.enter_async_context(self._files.admitted(access.name))
                 except Busy as busy:
                     headers = {"Retry-After": str(busy.retry_after_s)}
-                    raise OpenAIError(busy.status, str(busy), headers=headers) from None
+                    raise Problem(busy.status, str(busy), headers=headers) from None
                 file = IncomingFile(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
                 stack.enter_context(contextlib.closing(file))
                 name, form = await self._receive(request, file, stream=stream)
@@ -115,8 +115,8 @@ class Transcriptions:
                 return ServerSentEvents(events, stack.pop_all())
 
     async def _receive(self, request: Request, file: IncomingFile, *, stream: bool) -> tuple[str, TranscriptionForm]:
-        """The file's name, and what was asked for with it; the file itself goes to `file`. Raises OpenAIError,
-        BadUpload, DiskFull."""
+        """The file's name, and what was asked for with it; the file itself goes to `file`. Raises Problem,
+        DiskFull."""
         settings, recognizer = self._context.settings, self._files.recognizer
         upload = await receive(request, file, max_bytes=settings.files.max_upload_mb * MB)
         can = Can(self._names(), recognizer.languages, bool(recognizer.words), settings.endpointing.files)
@@ -133,7 +133,7 @@ class TranscriptionAnswer:
         self._has_text = False
 
     async def whole(self) -> Response:
-        """Raises OpenAIError."""
+        """Raises Problem."""
         found = list[FileSegment]()
         with _refusals():
             async with aclosing(self._work.segments()) as segments:
@@ -145,7 +145,7 @@ class TranscriptionAnswer:
         return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
 
     async def events(self, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
-        """Server-sent events. Raises OpenAIError before the first of them; later ones are events."""
+        """Server-sent events. Raises Problem before the first of them; later ones are events."""
         begun, whole, languages = False, "", set[str]()
         last: dict[int, FileSegment] = {}
         try:
@@ -170,10 +170,10 @@ class TranscriptionAnswer:
                                 yield _event(diarized_segment(self._transcript(()), mended))
                 self._note_text()
             yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
-        except OpenAIError as error:
+        except Problem as problem:
             if not begun:
                 raise
-            yield b"event: error\ndata: " + error.body + b"\n\n"
+            yield b"event: error\ndata: " + problem.openai + b"\n\n"
 
     def _note_text(self) -> None:
         """Notes when the first text was there."""
@@ -205,15 +205,15 @@ class TranscriptionAnswer:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """What is wrong with a file or with the engine becomes an OpenAIError."""
+    """What is wrong with a file or with the engine becomes a Problem."""
     try:
         yield
     except FileRefused as refused:
         status = {"too_large": 413, "crashed": 500, "internal": 500}.get(refused.fault, 400)
-        raise OpenAIError(status, refused.reason, param="file", code=refused.fault) from None
+        raise Problem(status, refused.reason, field="file", code=refused.fault) from None
     except EngineUnavailable as error:
         reason = f"the recognition engine is not available: {error}"
-        raise OpenAIError(503, reason, headers={"Retry-After": "10"}) from None
+        raise Problem(503, reason, headers={"Retry-After": "10"}) from None
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from mediaworker.calls.directory import OwnerAway
 from mediaworker.http.context import ApiContext, OperatorContext
-from mediaworker.http.openai_errors import PREFIXES, OpenAIError
-from mediaworker.http.problem import Problem, problem_of
+from mediaworker.http.problem import OPENAI, Problem, problem_of
 from mediaworker.http.resources import calls, events, health, page, playback
 from mediaworker.http.server import HttpServer
 from mediaworker.storage.database_thread import StoreError
@@ -43,7 +42,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
 def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """`/healthz`, `/readyz` and `/metrics`, and these routes."""
     routes = [*health.routes(context), *more_routes]
-    errors = (Problem, OpenAIError, HTTPException, StoreError, OwnerAway, ClientDisconnect, Exception)
+    errors = (Problem, HTTPException, StoreError, OwnerAway, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _answer))
     app.router.redirect_slashes = False
     app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
@@ -52,10 +51,8 @@ def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRout
 
 async def _answer(connection: HTTPConnection, error: Exception) -> Response:
     """To an error that ends a request, in OpenAI's form where its clients look for it."""
-    if isinstance(error, OpenAIError):
-        return error.response()
-    problem = problem_of(connection.url.path, error)
-    return (OpenAIError.of(problem) if connection.url.path.startswith(PREFIXES) else problem).response()
+    path = connection.url.path
+    return problem_of(path, error).response(openai=path.startswith(OPENAI))
 
 
 class _Unrouted:

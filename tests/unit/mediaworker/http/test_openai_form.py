@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from config import Endpointing
 from mediaworker.http.openai.form import Can, parse
-from mediaworker.http.openai_errors import OpenAIError
+from mediaworker.http.problem import Problem
 
 CAN = Can(("whisper-1", "tiny"), ("en", "de", "zh"), words=True, endpointing=Endpointing())
 NAMES = [
@@ -36,9 +36,9 @@ VALUES = st.one_of(
 def test_any_fields_are_a_form_or_a_reason(fields: dict[str, list[str]]) -> None:
     try:
         form = parse(fields, CAN)
-    except OpenAIError as error:
-        assert error.status in (400, 404) and error.error["message"] and error.error["param"]
-        assert error.error["param"] in {name.split("[")[0] for name in fields}
+    except Problem as error:
+        assert error.status in (400, 404) and error.detail and error.field
+        assert error.field in {name.split("[")[0] for name in fields}
         return
     endpointing = form.options.endpointing
     assert form.options.language in ("", *CAN.languages)
@@ -95,7 +95,7 @@ def test_auto_leaves_the_language_to_the_engine(asked: str) -> None:
 
 @pytest.mark.parametrize("asked", ["klingon", "automatic", "xx", "e", "en glish", "tlh"])
 def test_what_is_no_language_is_named_as_it_was_written(asked: str) -> None:
-    with pytest.raises(OpenAIError, match=f"does not know {asked!r}; it knows de, en, zh"):
+    with pytest.raises(Problem, match=f"does not know {asked!r}; it knows de, en, zh"):
         form(language=asked)
 
 
@@ -104,7 +104,7 @@ def test_words_only_where_they_are_shown() -> None:
     assert not form(response_format="verbose_json").options.words
     assert form(response_format="verbose_json", **{"timestamp_granularities[]": ["word"]}).options.words
     without = Can(CAN.models, CAN.languages, words=False, endpointing=CAN.endpointing)
-    with pytest.raises(OpenAIError, match=r"asr\.word_timestamps"):
+    with pytest.raises(Problem, match=r"asr\.word_timestamps"):
         parse({"response_format": ["verbose_json"], "timestamp_granularities[]": ["word"]}, without)
     assert not parse({"response_format": ["srt"]}, without).options.words
 
@@ -129,9 +129,9 @@ def test_words_only_where_they_are_shown() -> None:
     ],
 )
 def test_messages_name_the_field_and_read_well(fields: dict[str, str], message: str) -> None:
-    with pytest.raises(OpenAIError) as raised:
+    with pytest.raises(Problem) as raised:
         form(**fields)
-    assert raised.value.error["message"] == message
+    assert raised.value.detail == message
 
 
 @pytest.mark.parametrize("format", ["json", "text", "srt", "vtt", "verbose_json", "diarized_json"])
@@ -185,11 +185,11 @@ def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
     ],
 )
 def test_a_field_out_of_its_range_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(OpenAIError) as raised:
+    with pytest.raises(Problem) as raised:
         form(**fields)
-    assert raised.value.error["message"].startswith(message)
-    assert raised.value.status == 400 and raised.value.error["code"] == "invalid_value"
-    assert raised.value.error["param"] == message.partition(":")[0]
+    assert raised.value.detail.startswith(message)
+    assert raised.value.status == 400 and raised.value.code == "invalid_value"
+    assert raised.value.field == message.partition(":")[0]
 
 
 def test_fields_at_their_limits_are_taken() -> None:
@@ -215,6 +215,6 @@ def test_speakers_are_told_apart_by_channel_where_they_are_shown() -> None:
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    with pytest.raises(OpenAIError) as raised:
+    with pytest.raises(Problem) as raised:
         form(model="gpt-5")
-    assert (raised.value.status, raised.value.error["code"]) == (404, "model_not_found")
+    assert (raised.value.status, raised.value.code) == (404, "model_not_found")
