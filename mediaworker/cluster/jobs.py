@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -23,6 +23,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from config import Settings
 from config.tasks import end_tasks, within
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.job_files import RECORDS, JobFiles, asking, patiently
@@ -30,7 +31,7 @@ from mediaworker.cluster.reader import StreamReader
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State, created_s, is_job_id
-from mediaworker.jobs.sources import SourceError, Sources
+from mediaworker.jobs.sources import SourceError
 from mediaworker.jobs.store import UNKNOWN_S, JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 from mediaworker.storage.sqlite import UnusableDatabase
@@ -55,9 +56,9 @@ class ClusterJobStore(JobStore):
     """See the module. `join` once NATS is there, and each time it is there again; until then no job is taken."""
 
     def __init__(
-        self, connection: NatsConnection, folder: Path, sources: Sources, *, clock: Callable[[], float]
+        self, connection: NatsConnection, settings: Settings, *, clock: Callable[[], float] = time.time
     ) -> None:
-        super().__init__(folder, sources, clock=clock)
+        super().__init__(settings, clock=clock)
         self.taken_over = self.unreadable = 0
         self._connection, self._own = connection, ""
         self._files = JobFiles(connection, self.sources)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from mediaworker.cluster.outbox import ClusterOutbox
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
-from mediaworker.jobs.sources import Sources
 from mediaworker.tracing.traces import Traces
 
 if TYPE_CHECKING:
@@ -64,8 +62,7 @@ class ClusterMember:
         self.outbox = ClusterOutbox(hub, self.connection, traces, on_written=self.events.own_events.on_written)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
-        folder, sources = Path(settings.data_dir), Sources.of(settings)
-        self.jobs = ClusterJobStore(self.connection, folder, sources, clock=time.time)
+        self.jobs = ClusterJobStore(self.connection, settings)
         """Opened and closed by the service of jobs."""
         self.accounts = ClusterAccounts(self.connection, accounts)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)

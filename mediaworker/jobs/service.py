@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -25,7 +24,6 @@ from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
-from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError, say
 from mediaworker.storage.sqlite import UnusableDatabase
@@ -62,13 +60,12 @@ class JobService:
     ) -> None:
         """Raises ConfigError."""
         self.settings, self._files = settings, files
-        if store is None:
-            store = JobStore(Path(settings.data_dir), Sources.of(settings), clock=clock)
-        self.store, self.sources = store, store.sources
+        self.store = store or JobStore(settings, clock=clock)
+        self.sources = self.store.sources
         self.store.on_change = self._changed
         self._notifier = JobNotifier(self.store, settings)
         self.webhooks = self._notifier.outbox
-        self._sure_clock = SureClock(store.clock)
+        self._sure_clock = SureClock(self.store.clock)
         self.erased = self.expired = 0
         """Jobs that somebody had erased, and those that were too old."""
         self._arriving: Counter[str] = Counter()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 import msgspec
 
@@ -31,14 +30,11 @@ class SourceError(MediaworkerError):
 
 
 class Sources:
-    def __init__(self, data_dir: Path, roots: Sequence[str], *, min_free_bytes: int) -> None:
-        self._folder, self._requests, self._min_free = data_dir / "jobs", data_dir / "job_requests", min_free_bytes
-        self._roots = [os.path.realpath(root) for root in roots]
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        free_bytes = settings.files.min_free_mb * 1024 * 1024
-        return cls(Path(settings.data_dir), settings.jobs.roots, min_free_bytes=free_bytes)
+    def __init__(self, settings: Settings) -> None:
+        data_dir = Path(settings.data_dir)
+        self._folder, self._requests = data_dir / "jobs", data_dir / "job_requests"
+        self._min_free = settings.files.min_free_mb * 1024 * 1024
+        self._roots = [os.path.realpath(root) for root in settings.jobs.roots]
 
     def incoming(self, job_id: str) -> IncomingFile:
         """Raises OSError."""

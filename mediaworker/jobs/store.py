@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
 
+from config import Settings
 from config.metrics.registry import MetricsRegistry
 from mediaworker.errors import MediaworkerError
 from mediaworker.events.frame import timestamp
@@ -48,9 +50,9 @@ class JobStore(RenewableStore[JobDatabase]):
     on_change: Callable[[str], None] = staticmethod(lambda job_id: None)
     """Called when another worker has changed or erased a job."""
 
-    def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:
-        super().__init__(folder / FILE, JobDatabase, lambda: timestamp(clock()))
-        self.sources, self.clock = sources, clock
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(Path(settings.data_dir) / FILE, JobDatabase, lambda: timestamp(clock()))
+        self.sources, self.clock = Sources(settings), clock
         self.open: dict[str, Job] = {}
         """Not ended, or ended and somebody waits to be told. Ahead of the disk while that is full."""
         self.ended: dict[State, int] = {"completed": 0, "failed": 0, "cancelled": 0}

@@ -35,7 +35,6 @@ from mediaworker.cluster.connection import CancellableClient, NatsConnection
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options
 from mediaworker.jobs.record import Job, Source
-from mediaworker.jobs.sources import Sources
 
 __all__ = ["limit", "limited"]
 
@@ -137,8 +136,8 @@ async def test_a_job_that_another_worker_takes_at_once_is_accepted(
     """It runs there before the worker that was given it has read NATS's answer."""
     settings = parse({"data_dir": str(tmp_path), "cluster": {"nats": [server.url], "replicas": 1}})
     connection = NatsConnection(settings.cluster, worker="test", on_ready=_nothing)
-    sources = Sources.of(settings)
-    store = ClusterJobStore(connection, tmp_path, sources, clock=time.time)
+    store = ClusterJobStore(connection, settings)
+    sources = store.sources
     job_id, sound = str(uuid7()), (media / "short.wav").read_bytes()
     job = Job(job_id, "loopback", Source("short.wav", len(sound)), Options(), time.time())
     connection.start()

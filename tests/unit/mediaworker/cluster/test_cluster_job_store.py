@@ -9,7 +9,6 @@ from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options
 from mediaworker.jobs.record import Job, Source
-from mediaworker.jobs.sources import Sources
 
 
 async def test_a_job_that_cannot_be_left_to_others_waits_for_this_worker(tmp_path: Path) -> None:
@@ -18,7 +17,7 @@ async def test_a_job_that_cannot_be_left_to_others_waits_for_this_worker(tmp_pat
     async def on_ready() -> None: ...
 
     connection = NatsConnection(Settings().cluster, worker="one", on_ready=on_ready)
-    store = ClusterJobStore(connection, tmp_path, Sources(tmp_path, (), min_free_bytes=0), clock=lambda: 1.0)
+    store = ClusterJobStore(connection, Settings(data_dir=str(tmp_path)), clock=lambda: 1.0)
     store.open = {
         name: Job(name, "ann", Source("a.wav", 4), Options(), created_s=1.0, state="running", worker=worker)
         for name, worker in (("own", ""), ("another's", "two"))

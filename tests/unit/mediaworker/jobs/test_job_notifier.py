@@ -16,7 +16,6 @@ from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options
 from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, Source, Webhook
-from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import JobStore
 
 NOW_S = 1_800_000_000.0
@@ -33,7 +32,7 @@ def job(name: str) -> Job:
 def notifier_of(tmp_path: Path) -> Callable[..., JobNotifier]:
     def notifier_of(*jobs: Job) -> JobNotifier:
         """At a worker that has these jobs open."""
-        store = JobStore(tmp_path, Sources(tmp_path, (), min_free_bytes=0), clock=lambda: NOW_S)
+        store = JobStore(Settings(data_dir=str(tmp_path)), clock=lambda: NOW_S)
         store.open = {each.id: each for each in jobs}
         return JobNotifier(store, Settings())
 
@@ -70,8 +69,7 @@ async def test_in_a_cluster_each_worker_tells_the_ends_that_it_has_written(tmp_p
     async def on_ready() -> None: ...
 
     connection = NatsConnection(Settings().cluster, worker="one", on_ready=on_ready)
-    sources = Sources(tmp_path, (), min_free_bytes=0)
-    store = ClusterJobStore(connection, tmp_path, sources, clock=lambda: NOW_S)
+    store = ClusterJobStore(connection, Settings(data_dir=str(tmp_path)), clock=lambda: NOW_S)
     store.open = {"own": job("own"), "another's": replace(job("another's"), worker="two")}
     notifier = JobNotifier(store, Settings())
     notifier.collect()
@@ -94,6 +92,6 @@ async def test_a_webhook_is_given_up_after_its_hours(
 
 
 def test_a_secret_that_cannot_sign_is_an_error_at_the_start(tmp_path: Path) -> None:
-    store = JobStore(tmp_path, Sources(tmp_path, (), min_free_bytes=0), clock=lambda: NOW_S)
+    store = JobStore(Settings(data_dir=str(tmp_path)), clock=lambda: NOW_S)
     with pytest.raises(ConfigError, match=r"jobs\.webhook_secret"):
         JobNotifier(store, parse({"jobs": {"webhook_secret": "too-short"}}))

@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from config import Settings
+from config.settings import Files
 from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, Source, Webhook, public
-from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import FILE, UNKNOWN_S, JobStore
 from mediaworker.storage.database_thread import StoreError, StoreUnusable
 from mediaworker.storage.sqlite import ASIDE
@@ -30,7 +30,7 @@ NOW = 1_800_000_000.0
 
 @contextlib.asynccontextmanager
 async def opened(folder: Path, clock: Callable[[], float] = lambda: NOW) -> AsyncIterator[JobStore]:
-    store = JobStore(folder, Sources(folder, (), min_free_bytes=0), clock=clock)
+    store = JobStore(Settings(data_dir=str(folder), files=Files(min_free_mb=0)), clock=clock)
     await store.start()
     try:
         yield store
