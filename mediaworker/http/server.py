@@ -33,11 +33,9 @@ would do the same, and make a long line slow as well: that buffer holds what is 
 class UvicornLogFilter(logging.Filter):
     """Lets each message about a peer's nonsense pass once a minute, and uvicorn's own failures always."""
 
-    OURS = frozenset(
-        (
-            "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
-            "Invalid UTF-8 sequence received from client.",  # the connection says whose
-        )
+    OURS = (
+        "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
+        "Invalid UTF-8 sequence received from client.",  # the connection says whose
     )
 
     def __init__(self) -> None:

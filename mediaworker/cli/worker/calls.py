@@ -47,7 +47,7 @@ async def find_call(client: Client, text: str) -> str:
     """The id of the call that is named by it, or by its last characters, as `watch` and `calls` show them.
 
     Raises:
-        LookupError: there is none, or more than one; a sentence.
+        ValueError: there is none, or more than one; a sentence.
     """
     if is_call_id(text):
         return text
@@ -55,7 +55,7 @@ async def find_call(client: Client, text: str) -> str:
     if len(found) == 1:
         return found[0]
     which = "more than one" if found else "none"
-    raise LookupError(f"{which} of the {LATEST} latest calls has an id that ends with {text}")
+    raise ValueError(f"{which} of the {LATEST} latest calls has an id that ends with {text}")
 
 
 def call_line(call: CallRecord) -> str:

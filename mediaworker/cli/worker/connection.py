@@ -95,7 +95,7 @@ def failures(where: WorkerAddress) -> Iterator[None]:
         raise CommandError(f"{where.url}: {refusal(error, where.key)}") from None
     except OSError as error:  # before ValueError: the error of a certificate is both
         raise CommandError(f"{where.url}: {trust.reason(error)}") from None
-    except (InvalidHandshake, LookupError, ValueError) as error:
+    except (InvalidHandshake, ValueError) as error:
         raise CommandError(f"{where.url}: {error}") from None
 
 
