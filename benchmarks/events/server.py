@@ -38,7 +38,9 @@ async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
     settings = parse({"http": {"host": "127.0.0.1", "port": port}, "data_dir": folder, "log": {"level": "error"}})
     hub = EventHub(settings, EventStore(folder))
     await hub.start()
-    context = ApiContext(settings, hub, MetricsRegistry(), CallDirectory(hub, {}), ready=lambda: ())
+    context = ApiContext(
+        settings, hub, MetricsRegistry(), CallDirectory(hub, {}), report=lambda: ([], {"warnings": []})
+    )
     server = HttpServer(create_app(context), settings)
     await server.start()
     try:

@@ -88,9 +88,9 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
         calls, metrics = LiveCalls(), MetricsRegistry()
         hub.add_metrics(metrics)
         RetentionTask(hub, settings.retention).add_metrics(metrics)
-        status = [{"account": "pbx", "state": "registered", "code": 200}]
         directory = CallDirectory(hub, calls)
-        context = ApiContext(settings, hub, metrics, directory, lambda: reasons, sip_status=lambda: status)
+        shown = {"warnings": [], "sip": [{"account": "pbx", "state": "registered", "code": 200}], "engine": {}}
+        context = ApiContext(settings, hub, metrics, directory, lambda: (reasons, shown))
         server = HttpServer(create_app(context), settings)
         await server.start()
         url = f"http://127.0.0.1:{server.port}"

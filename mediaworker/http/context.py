@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,14 +73,8 @@ class ApiContext(OperatorContext):
     metrics: MetricsRegistry
     directory: CallDirectory
     """Of all calls that can be asked about here."""
-    ready: Callable[[], Sequence[str]]
-    """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
-    warnings: Callable[[], Sequence[str]] = lambda: ()
-    """What `/readyz` says beside that it is ready: sentences for the operator. The hub's own are added here."""
-    engine: Callable[[], Mapping[str, Any]] = dict
-    """The engine's name and state, and where it computes, for `/readyz`."""
-    sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
-    """One object per registration, for `/readyz`."""
+    report: Callable[[], tuple[list[str], dict[str, Any]]]
+    """As `readiness`, which adds the hub's own trouble and warnings."""
     unknown_language: Callable[[str], str] = lambda code: ""
     """Why the engine cannot be asked for this language; empty when it can."""
     sessions: PageSessions = field(default_factory=PageSessions)
@@ -98,8 +92,7 @@ class ApiContext(OperatorContext):
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
         """See `OperatorContext`."""
-        reasons = list(self.ready())
+        reasons, shown = self.report()
         if (trouble := self.hub.trouble) is not None:
-            reasons.append(f"events are not being stored: {trouble}")
-        sip = [dict(registration) for registration in self.sip_status()]
-        return reasons, {"warnings": [*self.hub.warnings, *self.warnings()], "sip": sip, "engine": dict(self.engine())}
+            reasons = [*reasons, f"events are not being stored: {trouble}"]
+        return reasons, shown | {"warnings": [*self.hub.warnings, *shown["warnings"]]}

@@ -122,7 +122,7 @@ class EngineService(OperatorContext):
         listener = self.listener
         return self._reasons(), {
             "warnings": [*self.engines.warnings, *troubles(stuck=False)],
-            "engine": dict(engine_status(self.engines)),
+            "engine": engine_status(self.engines),
             "workers": listener.workers,
             "legs": self.engines.legs,
             "delay_ms": self.engines.delay_ms,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from mediaworker.jobs.service import JobService
 from mediaworker.webhooks.events import EventWebhooks
 
 if TYPE_CHECKING:
+    from mediaworker.cluster.member import ClusterMember
     from sip.pjsip.endpoint import SipEndpoint
 
 log = structlog.get_logger()
@@ -32,8 +32,9 @@ class Readiness:
         jobs: JobService,
         webhooks: EventWebhooks,
         sip: SipEndpoint | None,
+        cluster: ClusterMember | None,
     ) -> None:
-        self.settings, self.sip = settings, sip
+        self.settings, self.sip, self._cluster = settings, sip, cluster
         self._calls, self._recognizer, self._jobs, self._webhooks = calls, recognizer, jobs, webhooks
 
     def use(self, settings: Settings) -> None:
@@ -77,14 +78,12 @@ class Readiness:
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
         found += self._recognizer.warnings
         found += [*self._unknown_languages(), *self._jobs.warnings, *self._webhooks.warnings]
-        return [*found, *troubles(stuck=False)]
+        return [*found, *troubles(stuck=False), *(self._cluster.warnings if self._cluster is not None else ())]
 
-    def engine_status(self) -> Mapping[str, Any]:
-        """See the function of this name."""
-        return engine_status(self._recognizer)
-
-    def sip_status(self) -> list[Mapping[str, Any]]:
-        return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
+    def report(self) -> tuple[list[str], dict[str, Any]]:
+        """See `mediaworker.http.context.ApiContext`."""
+        sip = [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
+        return self.reasons(), {"warnings": self.warnings(), "sip": sip, "engine": engine_status(self._recognizer)}
 
     def warn_of_languages(self) -> None:
         """Log a warning for each route whose calls will get no text."""
@@ -99,11 +98,11 @@ class Readiness:
         ]
 
 
-def engine_status(recognizer: Engines) -> Mapping[str, Any]:
+def engine_status(recognizer: Engines) -> dict[str, Any]:
     """The engine's name and state, on which device it computes, each inference process if there are several, and each
     engine server elsewhere."""
     runtime = recognizer.runtime
-    shown = {
+    shown: dict[str, Any] = {
         "name": recognizer.engine,
         "state": recognizer.state.value,
         **(runtime.shown() if runtime is not None else {}),

@@ -101,7 +101,9 @@ class Worker:
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.cluster = self._join_cluster(settings)
         self.jobs = JobService(settings, self.files, store=self.cluster.jobs if self.cluster is not None else None)
-        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks, self.sip)
+        self.readiness = Readiness(
+            settings, self.calls, self.recognizer, self.jobs, self.webhooks, self.sip, self.cluster
+        )
         self.page_sessions, self.auth_failures = PageSessions(self._show_page_link), AuthFailures()
         self._throttle = Throttle()
         self.media = MediaLoop(self.calls, sweep=self._sweep, stepped=self._throttle.release)
@@ -135,11 +137,8 @@ class Worker:
             hub=self.hub,
             metrics=self.metrics,
             directory=self.cluster.directory if self.cluster is not None else CallDirectory(self.hub, self.calls),
-            ready=self.readiness.reasons,
-            warnings=lambda: [*self.readiness.warnings(), *(self.cluster.warnings if self.cluster else [])],
-            engine=self.readiness.engine_status,
+            report=self.readiness.report,
             unknown_language=self.recognizer.unknown,
-            sip_status=self.readiness.sip_status,
             sessions=self.page_sessions,
             failures=self.auth_failures,
             feed=self.cluster.feed if self.cluster is not None else lambda: self.hub,

@@ -105,7 +105,9 @@ def api_context(api):  # type: ignore[no-untyped-def]
     from mediaworker.http.resources.app import ApiContext
 
     directory = CallDirectory(api.hub, api.calls)
-    return ApiContext(api.server._settings, api.hub, MetricsRegistry(), directory, ready=lambda: ())
+    return ApiContext(
+        api.server._settings, api.hub, MetricsRegistry(), directory, report=lambda: ([], {"warnings": []})
+    )
 
 
 async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

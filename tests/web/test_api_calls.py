@@ -331,7 +331,9 @@ def documented(name: str) -> set[tuple[str, str]]:
 async def test_openapi_has_the_routes_of_the_code(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
         directory = CallDirectory(api.hub, api.calls)
-        context = ApiContext(api.server._settings, api.hub, MetricsRegistry(), directory, ready=lambda: ())
+        context = ApiContext(
+            api.server._settings, api.hub, MetricsRegistry(), directory, report=lambda: ([], {"warnings": []})
+        )
         routes = create_app(context).routes
     files_of_page = {page.path_of(name) for name in page.names()} - {"/", "/docs", "/openapi.json"}
     plain = [route for route in routes if isinstance(route, Route) and route.path not in files_of_page]

@@ -59,19 +59,20 @@ def readiness(settings: dict[str, Any] | None = None, *, sip: bool = True, **par
         setattr(part, {"calls_trouble": "trouble", "jobs": "warnings"}.get(name, name), value)
     webhooks = Parts(warnings=parts.get("webhooks", []))
     endpoint = Parts(full=parts.get("full", False), registrations=parts.get("registrations", [])) if sip else None
-    return Readiness(parse(settings or {}), calls, recognizer, jobs, webhooks, endpoint)  # type: ignore[arg-type]
+    return Readiness(parse(settings or {}), calls, recognizer, jobs, webhooks, endpoint, None)  # type: ignore[arg-type]
 
 
 def test_a_worker_that_is_well() -> None:
     for sip in (True, False):
         worker = readiness(sip=sip)
         assert worker.refusal() is None and worker.unfit() == worker.reasons() == worker.warnings() == []
-        assert worker.engine_status() == {"name": "qwen", "state": "ready"} and worker.sip_status() == []
+        engine = {"name": "qwen", "state": "ready"}
+        assert worker.report() == ([], {"warnings": [], "sip": [], "engine": engine})
 
 
 def test_of_several_inference_processes_each_is_shown() -> None:
     servers = (Server("cuda:0"), Server("cuda:1", EngineStatus.FAILED))
-    shown = readiness(runtime=Runtime(device="cuda:0"), servers=servers).engine_status()
+    shown = readiness(runtime=Runtime(device="cuda:0"), servers=servers).report()[1]["engine"]
     assert (shown["state"], shown["device"]) == ("ready", "cuda:0")
     assert shown["processes"] == [
         {"state": "ready", "device": "cuda:0"}, {"state": "failed", "device": "cuda:1"},
@@ -110,7 +111,7 @@ def test_registrations_concern_readiness_and_not_options() -> None:
     worker = readiness(registrations=registrations)
     assert worker.unfit() == []
     assert worker.reasons() == ["sip account b: failed 403 Forbidden", "sip account c: trying"]
-    assert worker.sip_status()[0] == {"account": "pbx", "state": "registered", "code": 200, "reason": "OK"}
+    assert worker.report()[1]["sip"][0] == {"account": "pbx", "state": "registered", "code": 200, "reason": "OK"}
 
 
 def test_warnings_keep_no_call_away() -> None:
