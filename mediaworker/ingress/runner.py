@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
@@ -327,14 +328,10 @@ class _StarletteSocket:
 
 def websocket_routes(endpoints: Mapping[str, MediaEndpoint], throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
     """Endpoints by path, for the HTTP port. `max_bytes` bounds a message (`media.max_message_bytes`)."""
-
-    def route(path: str, endpoint: MediaEndpoint) -> WebSocketRoute:
-        async def serve(websocket: WebSocket) -> None:
-            await _serve_starlette(websocket, endpoint, throttle, max_bytes)
-
-        return WebSocketRoute(path, serve)
-
-    return [route(path, endpoint) for path, endpoint in endpoints.items()]
+    return [
+        WebSocketRoute(path, partial(_serve_starlette, endpoint=endpoint, throttle=throttle, max_bytes=max_bytes))
+        for path, endpoint in endpoints.items()
+    ]
 
 
 async def _serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttle: Throttle, max_bytes: int) -> None:

@@ -162,8 +162,7 @@ class RegisteredAccount(Account):
                 await asyncio.sleep(RESOLVE_S if targets else _UNRESOLVED_S)
         finally:
             self._following = False
-            if self._retry is not None:
-                self._retry.cancel()
+            self._stop_retry()
 
     async def _locate(self, hop: Registrar) -> None:
         """Servers that were found stay while name servers are silent: what is found then may not be all there is."""
@@ -187,9 +186,7 @@ class RegisteredAccount(Account):
         """Leave the account to another worker. True: it was registered, and `left` is set when the registrar has taken
         that back."""
         self._held, self._standby_reason = False, reason
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self._stop_retry()
         if self.registration.state == "registering":
             self.left.clear()  # two requests at once are not allowed: the second one follows the answer
             return True
@@ -240,17 +237,19 @@ class RegisteredAccount(Account):
     def _again(self, code: int, retry_after_s: int = 0) -> None:
         if not self._following or not self._held:
             return
-        if self._retry is not None:
-            self._retry.cancel()
+        self._stop_retry()
         wait_s = self._rotation.failed(code, retry_after_s)
         self._retry = asyncio.get_running_loop().call_later(wait_s, self._register)
+
+    def _stop_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _register(self) -> None:
         target = self._rotation.current
         assert target is not None
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self._stop_retry()
         config = account_config(f"sip:{self._settings.user}@{bracketed(target.registrar.host)}")
         if self.called.line:
             config.sipConfig.contactUriParams = f";{LINE}={self.called.line}"

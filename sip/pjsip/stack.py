@@ -70,7 +70,7 @@ class Stack:
         *,
         max_calls: int,
         log_level: int = 0,
-        on_rejected: Callable[[int], None] | None = None,
+        on_rejected: Callable[[int], None] = lambda status: None,
         on_lost: Callable[[str, int], None] = lambda address, port: None,
         on_select: Callable[[str, str, int], int] = lambda message, source, account: account,
         admission: Admission | None = None,
@@ -98,8 +98,9 @@ class Stack:
         self._descriptor = -1
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
         library.pj_log_set_level(0)
-        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._on_transport, on_select)
+        self._endpoint: Any = _Endpoint(self)
         self._admission, self._on_lost = admission, on_lost
+        self.on_rejected, self.on_select = on_rejected, on_select
         self._listening: set[str] = set()
         """The kinds of transport that there are."""
         self._request_module: RequestModule | None = None
@@ -215,7 +216,7 @@ class Stack:
             self._endpoint = None  # the C++ object goes with it, and only one may exist
             Stack._alive = False
 
-    def _on_transport(self, handle: int, state: int) -> None:
+    def on_transport(self, handle: int, state: int) -> None:
         """Called in PJSIP's callback: a connection that may not stay is closed from the loop, if it is still there
         then."""
         if self._admission is None:
@@ -265,26 +266,21 @@ def _secure(config: Any, files: TlsFiles) -> None:
 
 
 class _Endpoint(pj.Endpoint):  # type: ignore[misc]
-    def __init__(
-        self,
-        on_rejected: Callable[[int], None],
-        on_transport: Callable[[int, int], None],
-        on_select: Callable[[str, str, int], int],
-    ) -> None:
+    def __init__(self, stack: Stack) -> None:
         super().__init__()
-        self._on_rejected, self._on_transport, self._on_select = on_rejected, on_transport, on_select
+        self._stack = stack
 
     @guarded
     def onSelectAccount(self, prm: Any) -> None:
-        prm.accountIndex = self._on_select(prm.rdata.wholeMsg, prm.rdata.srcAddress, prm.accountIndex)
+        prm.accountIndex = self._stack.on_select(prm.rdata.wholeMsg, prm.rdata.srcAddress, prm.accountIndex)
 
     @guarded
     def onTransportState(self, prm: Any) -> None:
-        self._on_transport(int(prm.hnd), prm.state)
+        self._stack.on_transport(int(prm.hnd), prm.state)
 
     @guarded
     def onRejectedIncomingCall(self, prm: Any) -> None:
-        self._on_rejected(prm.statusCode)
+        self._stack.on_rejected(prm.statusCode)
 
 
 def numbers(max_calls: int) -> int:
