@@ -21,7 +21,6 @@ import structlog
 from config.addresses import bound_udp
 from config.sections.sip import HOST_PORT
 from sip.media.latching import Address
-from sip.media.rtcp_socket import ReportSocket
 from sip.protocol.errors import PortsExhausted
 from sip.protocol.stun import PORT, Binding
 
@@ -42,7 +41,7 @@ class Spare:
     """Ports that no call has yet. Its owner closes them, with `RtpPorts.close`."""
 
     media: socket.socket
-    reports: ReportSocket | None
+    reports: socket.socket | None
     mapped: Address
     """Where `media` appears."""
     mapped_reports: Address | None
@@ -141,7 +140,7 @@ class Nat:
             spare = self._spares.popleft()
             await self._locate(ports, spare.media, spare.reports)
 
-    async def _locate(self, ports: RtpPorts, media: socket.socket, reports: ReportSocket | None) -> None:
+    async def _locate(self, ports: RtpPorts, media: socket.socket, reports: socket.socket | None) -> None:
         """Learn where they appear, and keep them at hand; or close them."""
         try:
             above = [self._where(reports.fileno())] if reports is not None else []
@@ -162,7 +161,7 @@ class Nat:
             spare = self._spares.popleft()
             self._close(ports, spare.media, spare.reports)
 
-    def _close(self, ports: RtpPorts, media: socket.socket, reports: ReportSocket | None) -> None:
+    def _close(self, ports: RtpPorts, media: socket.socket, reports: socket.socket | None) -> None:
         if reports is not None:
             reports.close()
         ports.close(media, asyncio.get_running_loop().time())

@@ -12,7 +12,7 @@ import socket
 from collections import deque
 
 from config.addresses import Family, bound_udp
-from sip.media.rtcp_socket import ReportSocket
+from sip.media.rtcp_socket import open_reports
 from sip.protocol.errors import PortsExhausted
 
 QUARANTINE_S = 10.0
@@ -47,11 +47,11 @@ class RtpPorts:
             return bound
         raise PortsExhausted(f"{self.in_use} RTP ports in use, {len(self._resting)} resting, none free")
 
-    def above(self, bound: socket.socket) -> ReportSocket | None:
+    def above(self, bound: socket.socket) -> socket.socket | None:
         """The odd port above it, for RTCP; None when another program has that."""
         try:
             host, port = bound.getsockname()[:2]
-            return ReportSocket(host, port + 1)
+            return open_reports(host, port + 1)
         except (OSError, OverflowError):
             return None
 

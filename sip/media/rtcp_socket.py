@@ -16,31 +16,21 @@ _MAX_DATAGRAMS = 32
 _MAX_BYTES = 1500
 
 
-class ReportSocket:
+def open_reports(host: str, port: int) -> socket.socket:
     """Raises OSError when the port is another program's."""
+    sock = bound_udp(host, port, family_of(host))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    return sock
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = bound_udp(host, port, family_of(host))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
-    def receive(self) -> Iterator[tuple[bytes, Address, float]]:
-        """The datagrams that have come since, their sources, and their arrival times (Unix time)."""
-        for _ in range(_MAX_DATAGRAMS):
-            try:
-                datagram, ancillary, _, address = self._socket.recvmsg(_MAX_BYTES, 64)
-            except OSError:
-                return
-            stamps = [data for _, kind, data in ancillary if kind == _SO_TIMESTAMPNS and len(data) == 16]
-            seconds, nanoseconds = struct.unpack("=qq", stamps[0]) if stamps else (time.time(), 0)
-            yield datagram, address[:2], seconds + nanoseconds * 1e-9
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def send(self, datagram: bytes, target: Address) -> None:
-        """Raises OSError."""
-        self._socket.sendto(datagram, target)
-
-    def close(self) -> None:
-        self._socket.close()
+def received_reports(sock: socket.socket) -> Iterator[tuple[bytes, Address, float]]:
+    """The datagrams that have come since, their sources, and their arrival times (Unix time)."""
+    for _ in range(_MAX_DATAGRAMS):
+        try:
+            datagram, ancillary, _, address = sock.recvmsg(_MAX_BYTES, 64)
+        except OSError:
+            return
+        stamps = [data for _, kind, data in ancillary if kind == _SO_TIMESTAMPNS and len(data) == 16]
+        seconds, nanoseconds = struct.unpack("=qq", stamps[0]) if stamps else (time.time(), 0)
+        yield datagram, address[:2], seconds + nanoseconds * 1e-9

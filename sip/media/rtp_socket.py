@@ -24,6 +24,7 @@ from sip.media.latching import Address, Arrived, SourceLatch
 from sip.media.nat import Spare
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
+from sip.media.rtcp_socket import received_reports
 from sip.media.source_filter import attach, detach, drops
 from sip.protocol.rtcp import Reception, Reporter, Sent
 from sip.protocol.srtp import Crypto, SrtpContext
@@ -133,7 +134,7 @@ class RtpSocket:
         self._opened_s = loop.time()
         self._control: Address | None = None
         self._reporter = Reporter(self._ssrc, cname, self._opened_s) if cname else None
-        self._reports = None
+        self._reports: socket.socket | None = None
         if cname:
             self._reports = ports.above(self._socket) if spare is None else spare.reports
         counters.open_sockets.add(self)
@@ -279,7 +280,7 @@ class RtpSocket:
         if reporter is None or not (bye or reporter.due(now)):
             return
         wall_s = time.time()
-        for datagram, address, came_s in self._reports.receive() if self._reports is not None else ():
+        for datagram, address, came_s in received_reports(self._reports) if self._reports is not None else ():
             if self._is_peer(address):
                 self._receive_rtcp(datagram, came_s)
         target = self._control_target()
@@ -293,7 +294,7 @@ class RtpSocket:
             if self._control == self._latch.expected or self._reports is None:
                 self._socket.sendto(sealed, target)
             else:
-                self._reports.send(sealed, target)
+                self._reports.sendto(sealed, target)
         except OSError:
             self._counters.send_errors += 1
         else:
