@@ -50,11 +50,9 @@ class Location:
     """False: a name server gave no answer, so there may be records that nobody has seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    found: tuple[Any, ...] = ()
-    """The records in the order of their priorities, and by chance within one according to their weights (RFC 2782)."""
-    certain: bool = True
+Records = tuple[Any, ...] | None
+"""Records in the order of their priorities, and by chance within one according to their weights (RFC 2782); None: a
+name server gave no answer, so there may be some."""
 
 
 def default_port(transport: str) -> int:
@@ -84,11 +82,11 @@ async def locate(
         services, uncertain = [(transport, f"{_SERVICES[transport]}.{host}")], False
     else:
         naptr = await query(host, "NAPTR")
-        services, uncertain = _services(naptr.found, transports), not naptr.certain
+        services, uncertain = _services(naptr or (), transports), naptr is None
         services = services or [(each, f"{_SERVICES[each]}.{host}") for each in usable]
     answers = await asyncio.gather(*(query(name, "SRV") for _, name in services))
-    uncertain = uncertain or not all(answer.certain for answer in answers)
-    records = [(kind, each) for (kind, _), answer in zip(services, answers, strict=True) for each in answer.found]
+    uncertain = uncertain or None in answers
+    records = [(kind, each) for (kind, _), answer in zip(services, answers, strict=True) for each in answer or ()]
     if not records:
         only = transport or _default(transports)
         return Location(_servers(only, default_port(only), await look_up(host)), certain=not uncertain)
@@ -127,11 +125,11 @@ def _text(name: Any) -> str:
     return str(name.to_text(omit_final_dot=True)).removeprefix(".")
 
 
-async def _query(executor: Executor | None, name: str, kind: str) -> _Records:
+async def _query(executor: Executor | None, name: str, kind: str) -> Records:
     return await asyncio.get_running_loop().run_in_executor(executor, query, name, kind)
 
 
-def query(name: str, kind: str) -> _Records:
+def query(name: str, kind: str) -> Records:
     """The SRV or NAPTR records of a name. Waits for the name servers of /etc/resolv.conf, at most `ANSWER_S`."""
     # Loaded with the first such name (14 MB), in a thread: it takes too long for the event loop.
     import dns.exception
@@ -141,12 +139,12 @@ def query(name: str, kind: str) -> _Records:
     try:
         query_name = dns.name.from_text(name, origin=dns.name.root)
         answer = resolver().resolve(query_name, kind, lifetime=ANSWER_S)
-        return _Records(tuple(answer.rrset.processing_order())[:MAX_RECORDS] if answer.rrset else ())
+        return tuple(answer.rrset.processing_order())[:MAX_RECORDS] if answer.rrset else ()
     except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-        return _Records()
+        return ()
     except (dns.exception.DNSException, OSError, UnicodeError) as error:
         log.debug("name servers gave no answer", name=name, kind=kind, reason=str(error)[:200])
-        return _Records(certain=False)
+        return None
 
 
 def resolver() -> Any:

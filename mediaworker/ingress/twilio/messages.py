@@ -118,27 +118,7 @@ def _event(text: str | bytes) -> str | None:
         return None
 
 
-class PlayMedia(Struct, frozen=True):
-    payload: bytes
-
-
-class ToTwilio(Struct, frozen=True, tag_field="event", rename="camel", kw_only=True):
-    """The base of messages to a bidirectional stream; on any other stream they are Twilio's error 31924."""
-
-    stream_sid: str
-
-
-class SendMedia(ToTwilio, frozen=True, tag="media"):
-    media: PlayMedia
-
-
-class SendMark(ToTwilio, frozen=True, tag="mark"):
-    mark: MarkBody
-
-
-class SendClear(ToTwilio, frozen=True, tag="clear"):
-    """Drop all queued sound; Twilio returns its marks at once."""
-
-
-def render(message: SendMedia | SendMark | SendClear) -> str:
-    return msgspec.json.encode(message).decode()
+def written(event: str, stream_sid: str, **body: object) -> str:
+    """A `media`, `mark` or `clear` for a bidirectional stream; on any other stream they are Twilio's error 31924. The
+    payload of `media` is bytes, base64 on the wire."""
+    return msgspec.json.encode({"event": event, "streamSid": stream_sid, **body}).decode()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from mediaworker.calls.call import Call
 from mediaworker.events import schema as events
 from mediaworker.ingress.outbox import SessionOutbox
-from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
+from mediaworker.ingress.twilio.messages import written
 
 PIECE_CODES = 3200
 """µ-law codes of one message to Twilio: 400 ms."""
@@ -71,10 +71,9 @@ class TwilioPlayer:
             return False
         self._sounds += 1
         for first in range(0, len(codes), PIECE_CODES):
-            piece = messages.PlayMedia(codes[first : first + PIECE_CODES])
-            self._send(messages.SendMedia(stream_sid=self._stream_sid, media=piece))
+            self._send("media", media={"payload": codes[first : first + PIECE_CODES]})
         name = f"play {self._sounds}"
-        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(name)))
+        self._send("mark", mark={"name": name})
         if not self._closed:
             self._queue(name, _Sound(mark or name, len(codes) / 8))
         return True
@@ -82,7 +81,7 @@ class TwilioPlayer:
     def clear(self) -> None:
         """Drop all sound that waits; Twilio returns its marks at once."""
         self.clears += 1
-        self._send(messages.SendClear(stream_sid=self._stream_sid))
+        self._send("clear")
         if self._waiting:
             first = next(iter(self._waiting.values()))
             self._played_ms += min(first.length_ms, max(0, self._call.elapsed_ms() - self._since_ms))
@@ -120,8 +119,8 @@ class TwilioPlayer:
     def _tell(self, body: events.EventBody) -> None:
         self._call.publish(self._call.elapsed_ms(), body)
 
-    def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
+    def _send(self, event: str, **body: object) -> None:
         if self._closed:
             self._counters.withheld += 1
         else:
-            self._outbox.send(messages.render(message))
+            self._outbox.send(written(event, self._stream_sid, **body))

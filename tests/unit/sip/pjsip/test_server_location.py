@@ -29,9 +29,9 @@ class Records:
         self.asked.append(f"{name} {kind}")
         found = self.records.get(f"{name} {kind}", ())
         if found is None:
-            return server_location._Records(certain=False)
+            return None
         rdatas = dns.rrset.from_text(f"{name}.", 60, "IN", kind, *found).processing_order() if found else ()
-        return server_location._Records(tuple(rdatas))
+        return tuple(rdatas)
 
 
 async def located(
