@@ -8,7 +8,7 @@ One utterance goes this way:
    `client.link.EngineLink`: to a child process (`client.local_pool`), or over TCP to one elsewhere
    (`client.server_pool`), whose parent relays it (`network.relay`).
 3. `inference.process` reads it, and `inference.links.ServedLink` says which worker it is from.
-4. `inference.inference.Inference` has the engine's side of it (`inference.served_utterance.ServedUtterance`), and
+4. `inference.inference.Inference` has the engine's side of it (`inference.utterances.ServedUtterance`), and
    orders its request among the others with `scheduling.scheduler.Scheduler`.
 5. `engines.interface.Engine` does one step for the most urgent requests, on what it holds of each: its own session.
 6. `text` cleans what the engine said, and a `utterance.Hypothesis` goes back over the link to the recognizer, which

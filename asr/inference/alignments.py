@@ -8,7 +8,7 @@ import structlog
 
 from asr.engines.aligner import TOGETHER, Aligner, AlignRequest
 from asr.engines.interface import first_line
-from asr.inference.served_utterance import ServedUtterance
+from asr.inference.utterances import ServedUtterance
 from asr.scheduling.request import Lane, Request
 from asr.scheduling.scheduler import Scheduler
 from asr.utterance import BYTES_PER_S, Alignment, TimedWord

@@ -15,8 +15,7 @@ from asr import messages, text
 from asr.engines.aligner import Aligner
 from asr.engines.interface import Answer, Collect, Engine, EngineError, EngineExhausted, PipelinedEngine
 from asr.inference.alignments import Alignments
-from asr.inference.served_utterance import EngineRequest, ProtocolError, ServedUtterance
-from asr.inference.usage import EngineUsage
+from asr.inference.utterances import EngineRequest, EngineUsage, ProtocolError, ServedUtterance
 from asr.messages import FromEngine, ToEngine
 from asr.runtime import Runtime
 from asr.samples import Loudness

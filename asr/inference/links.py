@@ -12,7 +12,7 @@ import msgspec
 
 from asr import messages
 from asr.inference.inference import Inference, Work
-from asr.inference.served_utterance import ProtocolError
+from asr.inference.utterances import ProtocolError
 from asr.messages import FromEngine, ToEngine, decode_to_engine
 from asr.utterance import Alignment, Hypothesis
 from config.framing import FrameError, Frames, encode

@@ -35,7 +35,7 @@ from asr.engines.plugin import find
 from asr.engines.qwen.aligner.plugin import create_aligner
 from asr.inference.inference import Inference
 from asr.inference.links import TELL_S, ServedLink, ServedLinks
-from asr.inference.served_utterance import ProtocolError
+from asr.inference.utterances import ProtocolError
 from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
 from config import ConfigError
 from config.child_process import end_with_parent

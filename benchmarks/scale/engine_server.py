@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asr import messages
 from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S
 from asr.inference.links import TELL_S
-from asr.inference.usage import Delay
+from asr.inference.utterances import Delay
 from asr.scheduling.request import LIVE, Lane, Request
 from asr.scheduling.scheduler import Scheduler
 from asr.utterance import Hypothesis

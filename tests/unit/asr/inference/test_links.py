@@ -15,7 +15,7 @@ from asr.client.spill import Spill
 from asr.inference import links as link_server
 from asr.inference.inference import Inference
 from asr.inference.links import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, ServedLink, ServedLinks, blamed
-from asr.inference.usage import Delay
+from asr.inference.utterances import Delay
 from asr.utterance import Hypothesis, Utterance
 from config import framing
 from config.settings import Asr, Qwen

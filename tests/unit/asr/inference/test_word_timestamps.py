@@ -13,7 +13,7 @@ from asr import messages
 from asr.engines.aligner import TOGETHER
 from asr.inference.alignments import Alignments
 from asr.inference.inference import PASSED_OVER, Inference
-from asr.inference.served_utterance import ServedUtterance
+from asr.inference.utterances import ServedUtterance
 from asr.samples import Loudness
 from asr.scheduling.request import Lane, Request
 from asr.scheduling.scheduler import Scheduler
