@@ -66,7 +66,6 @@ class EngineListener:
         if token:
             greeting.key_of(token)  # now, and not while calls go on
         self._numbers = itertools.count(1)
-        self._connections: set[WorkerConnection] = set()
         self._socket: socket.socket | None = None
         self._lasting: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
@@ -80,7 +79,9 @@ class EngineListener:
     def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counters("engine_server", self.counters)
         metrics.gauge(
-            "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: self.workers
+            "engine_server_workers",
+            "Shows how many workers are connected to this engine server.",
+            lambda: self._engines.workers,
         )
         metrics.gauge(
             "engine_server_legs",
@@ -108,7 +109,7 @@ class EngineListener:
     async def drain(self, within_s: float) -> None:
         """Take no more utterances, and answer those that there are."""
         await self._close_port()
-        for connection in self._connections:
+        for connection in self._engines.connections:
             connection.send(messages.Draining())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -119,16 +120,11 @@ class EngineListener:
     async def stop(self) -> None:
         await self._close_port()
         await end_tasks(*self._lasting, *self._greeting)
-        for connection in self._connections:
+        for connection in self._engines.connections:
             connection.end()
         if self._serving:
             await asyncio.wait(self._serving, timeout=END_S)
         await end_tasks(*self._serving)
-
-    @property
-    def workers(self) -> int:
-        """How many are connected."""
-        return self._engines.workers
 
     # -- a connection -----------------------------------------------------------------------------------------------
 
@@ -142,7 +138,7 @@ class EngineListener:
                 await asyncio.sleep(CHECK_S)
                 continue
             peer = address[0]
-            if len(self._connections) >= MAX_WORKERS:
+            if len(self._engines.connections) >= MAX_WORKERS:
                 accepted.close()
                 self._refuse(peer, "there are too many connections")
                 continue
@@ -236,13 +232,11 @@ class EngineListener:
 
     async def _relay(self, connection: WorkerConnection) -> None:
         """Until the worker is gone."""
-        worker, relay = connection.worker, connection.relay
-        self._connections.add(connection)
         self.counters.connections += 1
-        log.info("worker connected", worker=worker)
+        log.info("worker connected", worker=connection.worker)
         try:
             self._engines.keep_alive(True)
-            relay.add(connection)
+            connection.relay.add(connection)
             await connection.relay_requests()
         except framing.FrameError as error:
             self._engines.on_cut_off(connection, str(error))
@@ -250,10 +244,9 @@ class EngineListener:
         except OSError:
             pass
         finally:
-            relay.remove(connection)
-            self._connections.discard(connection)
-            self._engines.keep_alive(bool(self._connections))
-            log.info("worker gone", worker=worker)
+            connection.relay.remove(connection)
+            self._engines.keep_alive(bool(self._engines.connections))
+            log.info("worker gone", worker=connection.worker)
 
     def _welcome(self, proof: bytes) -> messages.Welcome:
         engines, version = self._engines, messages.protocol(tls=self._context is not None)
@@ -273,7 +266,7 @@ class EngineListener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_S)
-            for connection in list(self._connections):
+            for connection in self._engines.connections:
                 if loop.time() - connection.heard_s >= SILENCE_S:
                     log.warning("worker cut off: it says nothing any more", worker=connection.worker)
                     connection.abort()

@@ -340,6 +340,10 @@ class ServedEngines(Engines):
     # -- what all workers have here -----------------------------------------------------------------------------------
 
     @property
+    def connections(self) -> list[WorkerConnection]:
+        return [connection for each in self._relays for connection in each.connections.values()]
+
+    @property
     def workers(self) -> int:
         """How many workers are connected. Each has a connection to each engine."""
         return max((len(each.connections) for each in self._relays), default=0)

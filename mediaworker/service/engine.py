@@ -101,7 +101,7 @@ class EngineService(OperatorContext):
         log.info("ready", listen=self.settings.asr.listen, http=self.http.port, engine=self.engines.engine)
 
     async def drain(self) -> None:
-        log.info("draining", workers=self.listener.workers, shutdown_s=self.settings.shutdown_s)
+        log.info("draining", workers=self.engines.workers, shutdown_s=self.settings.shutdown_s)
         await self.listener.drain(self.settings.shutdown_s)
 
     @property
@@ -119,11 +119,10 @@ class EngineService(OperatorContext):
     # -- for the operator ---------------------------------------------------------------------------------------------
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
-        listener = self.listener
         return self._reasons(), {
             "warnings": [*self.engines.warnings, *troubles(stuck=False)],
             "engine": engine_status(self.engines),
-            "workers": listener.workers,
+            "workers": self.engines.workers,
             "legs": self.engines.legs,
             "delay_ms": self.engines.delay_ms,
         }
