@@ -32,7 +32,7 @@ import structlog
 from asr.engines.aligner import Aligner
 from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
-from asr.engines.qwen.aligner.plugin import create_aligner
+from asr.engines.qwen.plugin import create_aligner
 from asr.inference.inference import Inference
 from asr.inference.links import TELL_S, ServedLink, ServedLinks
 from asr.inference.utterances import ProtocolError

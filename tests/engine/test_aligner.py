@@ -15,8 +15,7 @@ from transformers.models.qwen3_asr import processing_qwen3_asr
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner.aligner import QwenAligner
-from asr.engines.qwen.aligner.words import monotone, place, split, usable
+from asr.engines.qwen.aligner import QwenAligner, locate, monotone, split, usable
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from lab.engine.aligner_models import library, loaded, random_aligner
 from lab.engine.qwen_models import noise
@@ -122,13 +121,13 @@ def test_any_splitters_words_are_found_again(tokens: list[str], data: st.DataObj
     """As those that Japanese and Korean need: where they cut is theirs to say."""
     gap = st.text(" ,.。-", max_size=3)
     text = data.draw(gap) + "".join(token + data.draw(gap) for token in tokens)
-    placed = place(tokens, text)
+    placed = locate(tokens, text)
     assert [each.token for each in placed] == tokens == [each.word for each in placed]
 
 
 def test_a_splitters_own_spelling_is_shown_when_it_is_not_that_of_the_text() -> None:
-    assert [each.word for each in place(["ABC", "1", "2"], "ＡＢＣ、１２。")] == ["ＡＢＣ", "１", "２"]
-    assert [each.word for each in place(["will", "not"], "won't")] == ["will", "not"]
+    assert [each.word for each in locate(["ABC", "1", "2"], "ＡＢＣ、１２。")] == ["ＡＢＣ", "１", "２"]
+    assert [each.word for each in locate(["will", "not"], "won't")] == ["will", "not"]
 
 
 @given(st.lists(st.integers(0, 12).map(lambda each: each * 80.0), max_size=24))

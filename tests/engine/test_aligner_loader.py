@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from asr import languages
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner.plugin import create_aligner
 from asr.engines.qwen.model.loader import load_aligner as load
+from asr.engines.qwen.plugin import create_aligner
 from asr.engines.selection import select_words
 from config.settings import Asr, Qwen
 from lab.engine.aligner_models import CLASSES, random_aligner, save, save_original

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from asr.engines import weights
-from asr.engines.qwen.aligner.plugin import create_aligner
 from asr.engines.qwen.build import build
+from asr.engines.qwen.plugin import create_aligner
 from asr.engines.selection import select
 from config.settings import Asr, Qwen
 from lab.engine.aligner_models import random_aligner, save

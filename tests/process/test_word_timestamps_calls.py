@@ -64,7 +64,7 @@ def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker) -> None:
     assert [event["type"] for event in events].count("transcript.words") == len(finals) == 4
     spoken = {"inbound": " ".join(SAID["customer"]).split(), "outbound": " ".join(SAID["agent"]).split()}
     assert words_of(events) == spoken
-    from asr.engines.qwen.aligner.aligner import QwenAligner  # torch, in the one process that runs this
+    from asr.engines.qwen.aligner import QwenAligner  # torch, in the one process that runs this
     from asr.engines.qwen.model.loader import load_aligner as load
 
     reference = QwenAligner(load(ALIGNER))

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from asr import messages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner.aligner import QwenAligner
-from asr.engines.qwen.aligner.words import split
+from asr.engines.qwen.aligner import QwenAligner, split
 from asr.engines.qwen.device.memory import Shape
 from asr.engines.qwen.encoder import Audio
 from asr.engines.qwen.engine import QwenEngine

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner.words import monotone
+from asr.engines.qwen.aligner import monotone
 from asr.engines.qwen.model import loader
 from lab.engine.qwen_models import TIE
 from tools.reference import deviations

@@ -6,17 +6,23 @@ at these is a time in steps of 80 ms. The audio goes the way of the recogniser's
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import structlog
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import Qwen3ASRProcessor
 
+from asr import languages
 from asr.engines import weights
 from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
-from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder
 from asr.engines.qwen.model.fused import fuse_audio
@@ -27,6 +33,7 @@ from asr.engines.qwen.sound import FramePages, Sound, compute_views
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen
 
+log = structlog.get_logger("asr")
 LONGEST_S, LONGEST_CPU_S = 180.0, 30.0
 """The official package takes 180 s. A core takes 11 s for 30 s of audio with the published dimensions and answers
 nothing meanwhile: with more it would look as if it hung."""
@@ -38,12 +45,13 @@ WARM_UP = AlignRequest("PCMU", bytes(8000), "one two", "en")
 class QwenAligner:
     """Implements `asr.engines.aligner.Aligner`."""
 
-    def __init__(self, loaded: LoadedAligner, execution: Execution | None = None) -> None:
-        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
+    def __init__(self, loaded: LoadedAligner) -> None:
+        """Take over `loaded`, which nothing else can use any more."""
         model = loaded.model
         fuse_audio(model)
         weight = model.get_input_embeddings().weight
-        means = execution if execution is not None else for_device(weight.device, graphs=False)
+        # Texts and recordings have any length, and one forward is all there is: nothing to record.
+        means = for_device(weight.device, graphs=False)
         self.languages = usable()
         cpu = weight.device.type == "cpu"
         self.longest_s = min(LONGEST_CPU_S if cpu else LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
@@ -113,12 +121,101 @@ def _words(placed: Sequence[PlacedWord], chances: Tensor, class_ms: float) -> tu
     )
 
 
+# -- the words of a text -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWord:
+    """A word: what the model reads, and what is shown."""
+
+    token: str
+    """Letters and digits only."""
+    word: str
+    """The text from the first of them to the last, with what stands between: `well-known`, `3.14`, `don’t`."""
+
+
+def split(text: str, language: str) -> list[PlacedWord]:
+    """The words of a final. Spaces end a word and every Han character is one; in Japanese and Korean a package finds
+    them (`languages.SPLITTERS`)."""
+    library: Any = Qwen3ASRProcessor
+    # The method uses nothing of the object.
+    return locate(library.split_words_for_alignment(None, text, languages.name(language)), text)
+
+
+def usable() -> tuple[str, ...]:
+    """Codes of the languages in which words are found here: a package may be installed, and not what it needs."""
+    found = []
+    for code in languages.alignable():
+        try:
+            split("1", code)
+        except ImportError as error:
+            log.warning("no times of words", language=code, reason=str(error))
+        else:
+            found.append(code)
+    return tuple(found)
+
+
+def locate(tokens: list[str], text: str) -> list[PlacedWord]:
+    """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
+    What a splitter has changed otherwise is shown as the splitter gave it."""
+    together = "".join(tokens)
+    kept = set(together)
+    for form in (str, partial(unicodedata.normalize, "NFKC")):
+        letters = [(at, each) for at, character in enumerate(text) for each in form(character) if each in kept]
+        if "".join(each for _, each in letters) == together:
+            break
+    else:
+        return [PlacedWord(token, token) for token in tokens]
+    placed, begun = [], 0
+    for token in tokens:
+        first, last = letters[begun][0], letters[begun + len(token) - 1][0]
+        placed.append(PlacedWord(token, text[first : last + 1]))
+        begun += len(token)
+    return placed
+
+
+def monotone(times: list[float]) -> list[int]:
+    """Times that never go back: the longest run of rising ones stays, and what lies between two of these is moved.
+
+    One or two go to the nearer neighbour, more are spread evenly; at either end they go to the neighbour there is.
+    """
+    rising = _longest_rising(times)
+    repaired = list(times)
+    kept_at = [-1, *rising, len(times)]
+    for left, right in zip(kept_at, kept_at[1:], strict=False):
+        count = right - left - 1
+        for at in range(left + 1, right):
+            if left < 0 or right == len(times):
+                repaired[at] = times[right] if left < 0 else times[left]
+            elif count <= 2:
+                repaired[at] = times[left] if at - left <= right - at else times[right]
+            else:
+                repaired[at] = times[left] + (times[right] - times[left]) / (count + 1) * (at - left)
+    return [int(time) for time in repaired]
+
+
+def _longest_rising(times: list[float]) -> list[int]:
+    """Places of the longest part that never falls; of several the one found first."""
+    length, before = [1] * len(times), [-1] * len(times)
+    for at, time in enumerate(times):
+        for earlier in range(at):
+            if times[earlier] <= time and length[earlier] >= length[at]:
+                length[at], before[at] = length[earlier] + 1, earlier
+    places: list[int] = []
+    at = length.index(max(length)) if length else -1
+    while at >= 0:
+        places.append(at)
+        at = before[at]
+    return places[::-1]
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
 def build(asr: Asr, settings: Qwen) -> QwenAligner:
     """Where and how precisely the recogniser would compute. Raises EngineUnusable."""
     folder = weights.find(asr.aligner)
     if folder is None:
         raise EngineUnusable(weights.missing(asr.aligner))
     device, dtype = place(asr, settings, folder)
-    # Texts and recordings have any length, and one forward is all there is: nothing to record.
-    means = for_device(torch.device(device), graphs=False)
-    return QwenAligner(load_aligner(folder, device=device, dtype=dtype), means)
+    return QwenAligner(load_aligner(folder, device=device, dtype=dtype))
