@@ -8,41 +8,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 QWEN3_ASR: dict[str, str] = {
-    "ar": "Arabic",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fil": "Filipino",
-    "fr": "French",
-    "hi": "Hindi",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "mk": "Macedonian",
-    "ms": "Malay",
-    "nl": "Dutch",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "th": "Thai",
-    "tr": "Turkish",
-    "vi": "Vietnamese",
-    "yue": "Cantonese",
-    "zh": "Chinese",
-}
+    "ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English", "es": "Spanish",
+    "fa": "Persian", "fi": "Finnish", "fil": "Filipino", "fr": "French", "hi": "Hindi", "hu": "Hungarian",
+    "id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean", "mk": "Macedonian", "ms": "Malay",
+    "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sv": "Swedish", "th": "Thai",
+    "tr": "Turkish", "vi": "Vietnamese", "yue": "Cantonese", "zh": "Chinese",
+}  # fmt: skip
 ALIGNED = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "yue", "zh")
 """ISO 639 codes of the languages that Qwen3-ForcedAligner gives times of words for."""
 SPLITTERS = {"ja": "nagisa", "ko": "soynlp"}
-"""Packages that find the words in a text of these, where spaces do not; not installed with the engine."""
+"""The packages that find the words in a text where spaces do not; they are not installed with the engine."""
 _CODES = {name.lower(): code for code, name in QWEN3_ASR.items()}
 _ALIASES = {
     "ara": "ar", "ces": "cs", "cmn": "zh", "cze": "cs", "dan": "da", "deu": "de", "dut": "nl", "ell": "el", "eng": "en",

@@ -6,11 +6,10 @@ group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from asr import languages
 from asr.engines.interface import Engine, described
@@ -18,6 +17,7 @@ from config import ConfigError
 from config.settings import Asr, Qwen
 
 GROUP = "mediaworker.engines"
+Answer = TypeVar("Answer")
 BUILT_IN = {name: f"asr.engines.{name}.plugin:plugin" for name in ("moonshine", "qwen", "openai")}
 
 
@@ -76,21 +76,17 @@ def find(name: str) -> Plugin:
 
 def about(name: str, asr: Asr) -> str:
     """As `Plugin.about`. Raises ConfigError."""
-    plugin = find(name)
-    with _asking(name):
-        return plugin.about(asr)
+    return _ask(name, lambda plugin: plugin.about(asr))
 
 
 def missing(name: str, asr: Asr) -> str | None:
     """As `Plugin.missing`. Raises ConfigError."""
+    return _ask(name, lambda plugin: plugin.missing(asr))
+
+
+def _ask(name: str, question: Callable[[Plugin], Answer]) -> Answer:
     plugin = find(name)
-    with _asking(name):
-        return plugin.missing(asr)
-
-
-@contextmanager
-def _asking(name: str) -> Iterator[None]:
     try:
-        yield
+        return question(plugin)
     except Exception as error:
         raise ConfigError("asr.engine", name, f"its plug-in has failed ({described(error)})") from error
