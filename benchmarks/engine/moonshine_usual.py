@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from asr.engines.interface import Answer, Capabilities
-from asr.engines.moonshine import guards
-from asr.engines.moonshine.model import RATE_HZ, Model
-from asr.engines.moonshine.tokens import END
+from asr.engines.moonshine import answers
+from asr.engines.moonshine.model import END, RATE_HZ, Model
 from asr.samples import Wideband
 from asr.scheduling.request import Request
 from asr.utterance import Utterance
@@ -52,7 +51,7 @@ class Refeed:
         self.meter.spent = {request.utterance_id: Spent()}
         utterance, data = self._open[request.utterance_id]
         samples = Wideband(utterance.format).feed(bytes(data[: request.end]))
-        audio, limit, tokens = self._model.encode(samples), guards.longest(len(samples)), list[int]()
+        audio, limit, tokens = self._model.encode(samples), answers.longest(len(samples)), list[int]()
         logits, cache = self._model.begin(audio, ())
         while (token := int(logits[-1].argmax())) != END and len(tokens) < limit:
             tokens.append(token)

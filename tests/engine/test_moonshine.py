@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from asr.engines import devices
-from asr.engines.moonshine import guards, pieces
+from asr.engines.moonshine import answers
+from asr.engines.moonshine.answers import Shown, agreed, plain
 from asr.engines.moonshine.engine import MoonshineEngine, build
-from asr.engines.moonshine.model import RATE_HZ
-from asr.engines.moonshine.pieces import cuts
+from asr.engines.moonshine.model import RATE_HZ, Tokens
 from asr.engines.moonshine.plugin import assets
-from asr.engines.moonshine.shown import Shown, agreed, plain
-from asr.engines.moonshine.tokens import Tokens
+from asr.engines.moonshine.sound import LONGEST_S, REST_S, cuts
 from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio import Codec
@@ -116,7 +115,7 @@ def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine) 
     names = ["demo-echotest", "conf-adminmenu-18", "vm-instructions"]
     gap = np.zeros(R // 3, np.int16)
     audio = codes(np.concatenate([part for name in names for part in (speech(name), gap)]))
-    assert len(audio) / R > 2 * pieces.LONGEST_S
+    assert len(audio) / R > 2 * LONGEST_S
     text = final(engine, audio)
     alone = [word for name in names for word in said(final(engine, codes(speech(name))))]
     assert len(said(text)) == pytest.approx(len(alone), rel=0.02), "none is lost, and none is there twice"
@@ -299,12 +298,12 @@ def test_a_loop_ends(engine: MoonshineEngine) -> None:
     ],
 )
 def test_what_is_left_of_a_loop(tokens: list[int], limit: int, left: list[int]) -> None:
-    assert guards.believable(tokens, limit) == left
+    assert answers.believable(tokens, limit) == left
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 60))
 def test_what_is_left_is_how_it_began(tokens: list[int], limit: int) -> None:
-    left = guards.believable(tokens, limit)
+    left = answers.believable(tokens, limit)
     assert left == tokens[: len(left)] and bool(left) == bool(tokens)
 
 
@@ -322,8 +321,8 @@ def test_cuts_depend_on_the_sound_before_them(seed: int, ends: list[int]) -> Non
         assert grown == cuts(sound[:end]) and grown[: len(known)] == known
         bounds = [0, *grown, end]
         lengths = [(after - before) / RATE_HZ for before, after in zip(bounds, bounds[1:], strict=False)]
-        assert max(lengths) <= pieces.LONGEST_S and min([pieces.REST_S, *lengths[:-1]]) >= pieces.REST_S
-        assert not grown or lengths[-1] >= pieces.REST_S
+        assert max(lengths) <= LONGEST_S and min([REST_S, *lengths[:-1]]) >= REST_S
+        assert not grown or lengths[-1] >= REST_S
         known = grown
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from asr import messages
 from asr.engines.moonshine import plugin
-from asr.engines.moonshine.drafts import LONGEST, continuation
+from asr.engines.moonshine.answers import GUESSED, continuation
 from benchmarks.engine import run as engine
 from benchmarks.engine import talk as talking
 from benchmarks.engine.arrivals import Clock, Run
@@ -130,7 +130,7 @@ def test_a_guess_is_what_the_draft_said_nearest_to_here() -> None:
     assert continuation(draft, 5, 0) == [6, 7, 5, 8, 9]
     assert continuation(draft, 5, 4) == [8, 9]
     assert continuation(draft, 9, 0) == continuation(draft, 1, 0) == continuation([], 1, 0) == []
-    assert len(continuation(list(range(50)), 3, 0)) == LONGEST
+    assert len(continuation(list(range(50)), 3, 0)) == GUESSED
 
 
 def test_the_command_measures_every_design(

@@ -11,7 +11,7 @@ the GIL. A session computes with one thread, so that the threads of the engine a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from asr.engines.moonshine.tokens import BEGIN, Tokens
 from asr.errors import AsrError
 
 RATE_HZ = 16000
+BEGIN, END = 1, 2
+_SPACE = "\u2581"
+"""SentencePiece's sign for a space before a word."""
 
 _HEADS, _HEAD_SIZE = 8, 36
 _NOTHING = np.zeros((1, _HEADS, 0, _HEAD_SIZE), np.float32)
@@ -44,6 +46,53 @@ class Encoded:
     """(1, some 42 a second, 288)."""
     mask: NDArray[np.int64]
     """(1, samples), all ones."""
+
+
+class Tokens:
+    """The pieces of `tokenizer.bin`.
+
+    The file is a sequence of strings in UTF-8, one per token in the order of their numbers, each after its length: one
+    byte below 128, or two, the lower seven bits with the highest bit set and then the rest.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Raises ValueError when the file breaks off."""
+        self._pieces: list[bytes] = []
+        at = 0
+        while at < len(data):
+            length = data[at]
+            at += 1
+            if length >= 128:
+                if at == len(data):
+                    raise ValueError("the vocabulary breaks off in a length")
+                length += 128 * (data[at] - 1)
+                at += 1
+            if at + length > len(data):
+                raise ValueError("the vocabulary breaks off in a token")
+            self._pieces.append(data[at : at + length])
+            at += length
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """The text of an answer. Its bytes may end in the middle of a character, which becomes U+FFFD."""
+        joined = b"".join(self._pieces[token] for token in tokens)
+        return joined.decode("utf-8", "replace").replace(_SPACE, " ").strip()
+
+    def first_words(self, tokens: Sequence[int], count: int) -> int:
+        """How many of the tokens make the first `count` words."""
+        begun = 0
+        for at, token in enumerate(tokens):
+            begun += self._pieces[token].startswith(_SPACE.encode()) or at == 0
+            if begun > count:
+                return at
+        return len(tokens)
+
+    def whole_words(self, tokens: Sequence[int], count: int) -> int:
+        """How many words lie within the first `count` tokens, to their ends."""
+        begins = [at == 0 or self._pieces[token].startswith(_SPACE.encode()) for at, token in enumerate(tokens)]
+        return sum(begins[:count]) - (0 < count < len(tokens) and not begins[count])
 
 
 class Model:
@@ -67,7 +116,7 @@ class Model:
         self._first: Cache = dict.fromkeys(self._past, _NOTHING)
 
     def encode(self, samples: NDArray[np.float32]) -> Encoded:
-        """float32 in [-1, 1) of shape (n,) at 16 kHz; `guards.SHORTEST_S` or more. Raises ModelError."""
+        """float32 in [-1, 1) of shape (n,) at 16 kHz; `answers.SHORTEST_S` or more. Raises ModelError."""
         mask = np.ones((1, len(samples)), np.int64)
         (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask}, None)
         return Encoded(vectors, mask)

@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.engines.interface import Answer
-from asr.engines.moonshine import guards
-from asr.engines.moonshine.drafts import continuation
-from asr.engines.moonshine.model import RATE_HZ, Model
-from asr.engines.moonshine.pieces import cuts
-from asr.engines.moonshine.shown import Shown
-from asr.engines.moonshine.speech import SpeechDetector
-from asr.engines.moonshine.tokens import END
+from asr.engines.moonshine import answers
+from asr.engines.moonshine.answers import Shown
+from asr.engines.moonshine.model import END, RATE_HZ, Model
+from asr.engines.moonshine.sound import SpeechDetector, cuts
 from asr.samples import Wideband
 from asr.scheduling.request import Request
 from asr.text import joined
@@ -117,7 +114,7 @@ class MoonshineSession:
                 self._settled[end] = self._model.tokens.text(tokens)
             texts.append(self._settled[end])
             begin = end
-        if len(samples) - begin < guards.SHORTEST_S * RATE_HZ:
+        if len(samples) - begin < answers.SHORTEST_S * RATE_HZ:
             tokens = []
         elif request.final:
             tokens = yield from self._plain(samples[begin:])
@@ -170,7 +167,7 @@ class MoonshineSession:
 
     def _decode(self, samples: NDArray[np.float32], draft: Sequence[int], shown: int = 0) -> Decoding:
         """`shown`: so many tokens of the draft have been shown, and stay unless they are clearly wrong."""
-        limit = guards.longest(len(samples))
+        limit = answers.longest(len(samples))
         draft, self._sure, sure = draft[:limit], limit, len(samples) < EARLY_S * RATE_HZ
         audio = self._model.encode(samples)
         yield
@@ -192,9 +189,9 @@ class MoonshineSession:
             token = found[right]
             if token == END:
                 return tokens
-            if guards.is_over(tokens, limit):
-                return guards.believable(tokens, limit)
-            guess = continuation(draft, token, len(tokens))[: limit - len(tokens) - 1]
+            if answers.is_over(tokens, limit):
+                return answers.believable(tokens, limit)
+            guess = answers.continuation(draft, token, len(tokens))[: limit - len(tokens) - 1]
             tokens.append(token)
             yield
             logits, cache = self._model.advance(audio, [token, *guess], cache)

@@ -1,0 +1,96 @@
+"""What the engine decides from the samples of an utterance: where somebody speaks, and where a long one is cut.
+
+The model makes words of tones, clicks, music and noise as well. Calls and files are cut into utterances by Silero VAD,
+so the same detector matters here where they are not: for a client that cuts its audio itself, and for a short sound
+whose beginning misled it.
+
+The model drops sentences, or repeats itself, in audio that is longer than it bears. A cut depends on the audio before
+the next one alone, so that a partial, the final and a replay cut at the same places, and what stands before a cut is
+decoded once.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.engines.moonshine.model import RATE_HZ
+from audio.vad.decimate import MEMORY, decimate
+from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
+
+LONGEST_S = 25.0
+"""A piece is at most this long. Recorded sentences behind each other, without a pause that would end an utterance, come
+out as well in 35 s as in 15; at 40 s words begin to be missing, and at 50 s the model repeats itself."""
+REST_S = 1.0
+"""A cut leaves at least so much of what has come: the model makes up words for less."""
+FRAME_S = 0.02
+QUIET_FRAMES = 9
+"""180 ms: a pause between two words is longer than the closure of a `t`."""
+PROBABILITY = 0.5
+WINDOWS = 2
+"""Windows in a row, of 32 ms."""
+
+
+def cuts(samples: NDArray[np.float32], known: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Ends of all pieces but the last one, in samples.
+
+    Args:
+        samples: the utterance so far, at 16 kHz.
+        known: cuts that this utterance has had before, with less audio.
+    """
+    found = list(known)
+    longest, rest = round(LONGEST_S * RATE_HZ), round(REST_S * RATE_HZ)
+    while len(samples) - (begin := found[-1] if found else 0) > longest:
+        low, high = begin + longest // 2, begin + longest - rest
+        found.append(low + quietest(samples[low:high]))
+    return tuple(found)
+
+
+def quietest(samples: NDArray[np.float32]) -> int:
+    """The middle of the quietest stretch of `QUIET_FRAMES` frames, in samples."""
+    size = round(FRAME_S * RATE_HZ)
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    power = (frames.astype(np.float64) ** 2).sum(axis=1)
+    around = np.convolve(power, np.ones(QUIET_FRAMES), "valid")
+    return (int(np.argmin(around)) * 2 + QUIET_FRAMES) * size // 2
+
+
+class SpeechDetector:
+    """May be used by several threads."""
+
+    def __init__(self) -> None:
+        """Raises `audio.vad.weights.WeightsError`."""
+        self._vad = SileroVad()
+        self._lock = threading.Lock()
+        """The network has one scratch memory."""
+
+    def first(self, samples: NDArray[np.float32]) -> int | None:
+        """The end of the first speech, in samples; None: there is none.
+
+        Args:
+            samples: float32 in [-1, 1), shape (n,), at 16 kHz.
+        """
+        hidden, cell = np.zeros(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32)
+        narrow = _narrow(samples)
+        windows = (len(narrow) - CONTEXT) // WINDOW
+        run = 0
+        for begin in range(0, windows, MAX_BATCH):
+            count = min(MAX_BATCH, windows - begin)
+            views = np.lib.stride_tricks.sliding_window_view(narrow[begin * WINDOW :], CONTEXT + WINDOW)
+            with self._lock:
+                found = self._vad.follow(np.ascontiguousarray(views[: count * WINDOW : WINDOW]), hidden, cell)
+            for at, probability in enumerate(found.tolist(), begin + 1):
+                run = run + 1 if probability >= PROBABILITY else 0
+                if run == WINDOWS:
+                    return 2 * at * WINDOW
+        return None
+
+
+def _narrow(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The samples at 8 kHz, behind the silence that the first window has before it."""
+    out = np.zeros((1, CONTEXT + len(samples) // 2), np.float32)
+    decimate(np.concatenate([np.zeros(MEMORY, np.float32), samples])[None], out[:, CONTEXT:])
+    narrow: NDArray[np.float32] = out[0]
+    return narrow
