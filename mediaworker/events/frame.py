@@ -24,7 +24,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """null for events of the worker or of the connection, except `call.erased`."""
     seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
     at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
-    time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
+    time: Annotated[str, Meta(description="When the worker published it, RFC 3339, UTC")]
     stored: bool = True
     """false: a durable event that was not on the disk when it was sent, because the disk is full or broken. It is
     stored as soon as there is room; a kill before that loses it. Absent is true."""

@@ -61,7 +61,7 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Redaction(msgspec.Struct, frozen=True):
-    """Something that was said is not in the text; in its place stands `[kind]`."""
+    """A part of the speech that is left out of the text, which has `[kind]` in its place."""
 
     kind: Annotated[str, Meta(description="`card`, `digits`, or the name of a pattern of the configuration")]
     start_ms: CallMillis
@@ -90,20 +90,20 @@ class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
     label: str
     codec: str
     since_ms: CallMillis = 0
-    """Somebody else took the leg over then: role and name are of what begins from there on, and what began before stays
-    with who had it. Absent: they are of all that was said on the leg."""
+    """From this time on another speaker has the leg: role and name hold for speech that begins at or after it, and
+    earlier speech stays with the previous speaker. Absent: they hold for all speech on the leg."""
 
 
 class CallHeld(EventBody, frozen=True, tag="call.held"):
-    """Without `leg`: the whole call."""
+    """A leg was put on hold; without `leg`, the whole call."""
 
     leg: str | None = None
     left: bool = False
-    """The leg's stream was taken out of a recording session; `call.resumed` when it is back."""
+    """The leg's stream was removed from a recording session; `call.resumed` follows when it is back."""
 
 
 class CallResumed(EventBody, frozen=True, tag="call.resumed"):
-    """Without `leg`: the whole call."""
+    """A leg was taken off hold; without `leg`, the whole call."""
 
     leg: str | None = None
 
@@ -136,8 +136,8 @@ class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
     end_ms: CallMillis
     text: Text
     stable_chars: int
-    """So many leading code points, to the end of a word, stand in the partial before as well; the final may still
-    change words among them, so nothing of a partial may be stored."""
+    """The number of leading code points, to the end of a word, that the previous partial has as well. The final may
+    still change words among them, so no part of a partial may be stored."""
     language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
     name: SpeakerName = ""
 
@@ -159,9 +159,9 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     reason: SpeechReason
     error: Annotated[str | None, Meta(description="Why there is no text, with reason `failed`")] = None
     redactions: list[Redaction] = []
-    """What is not in the text, once a kind; the times are the utterance's."""
+    """The parts left out of the text, one entry per kind; the times are the utterance's."""
     crosstalk: str = ""
-    """The leg whose sound this is: it is transcribed there, and the text here is empty."""
+    """The leg whose sound this is: the speech is transcribed there, and the text here is empty."""
     name: SpeakerName = ""
 
 
@@ -214,8 +214,8 @@ class Alert(EventBody, frozen=True, tag="alert"):
     leg: Annotated[str, Meta(description="Who said it, is silent, or talks over the other; empty: the whole call")]
     utterance_id: Annotated[str, Meta(description="Of the final; empty for silence and over-talk")]
     text: str
-    """Of the final, redacted as there, or of all finals of a turn that the match lies in; empty for silence and
-    over-talk."""
+    """The text of the final, redacted as there, or of all finals of the turn in which the match lies; empty for silence
+    and over-talk."""
     start_ms: CallMillis
     end_ms: CallMillis
     severity: Annotated[str, Meta(description="`info`, `warning` or `critical`")]
@@ -223,7 +223,8 @@ class Alert(EventBody, frozen=True, tag="alert"):
 
 
 class AudioSuspect(EventBody, frozen=True, tag="audio.suspect"):
-    """A leg's audio is most likely not in the format that its sender declared. Told once a leg, and nothing changes."""
+    """A leg's audio is most likely not in the format that its sender declared. It is reported once per leg, and the
+    worker goes on as before."""
 
     leg: LegName
     why: Annotated[Literal["format", "rate", "level"], Meta(description="What seems wrong")]
@@ -231,7 +232,7 @@ class AudioSuspect(EventBody, frozen=True, tag="audio.suspect"):
 
 
 class Metrics(EventBody, frozen=True, tag="metrics"):
-    """Who talked how long: from time to time while the call runs, and once, durably, before its end."""
+    """The talk times of the legs: sent from time to time while the call runs, and once, durably, before its end."""
 
     talk_ms: Annotated[dict[str, int], Meta(description="By leg")]
     overtalk_ms: Millis
@@ -252,8 +253,8 @@ class CallEnded(EventBody, frozen=True, tag="call.ended"):
 
 
 class CallErased(EventBody, frozen=True, tag="call.erased"):
-    """Somebody has had an ended call erased. `call_id` names it, but the event is the worker's: it has the worker's
-    `seq`, comes to subscribers of all calls, and stays."""
+    """An ended call was erased by request. `call_id` names it, but the event belongs to the worker: it has the worker's
+    `seq`, is sent to subscribers of all calls, and stays stored."""
 
     by: Annotated[str, Meta(description="The name of the API key; `loopback` or `page` without keys")]
 
@@ -268,7 +269,7 @@ class EngineState(EventBody, frozen=True, tag="engine.state"):
 
 
 class Lagged(EventBody, frozen=True, tag="lagged"):
-    """This connection was too slow: so many partials (and periodic metrics) were dropped, and nothing else."""
+    """This connection was too slow: this number of partials (and periodic metrics) were dropped, and nothing else."""
 
     DURABLE: ClassVar[bool] = False
 
@@ -297,7 +298,7 @@ SEVERITIES = ("info", "warning", "critical")
 
 
 class WorstAlert(msgspec.Struct, frozen=True):
-    """The worst alert of a call, of equally bad ones the latest."""
+    """The most severe alert of a call; of equally severe ones the latest."""
 
     rule: str
     severity: str
@@ -333,7 +334,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     state: EngineStatus
     languages: list[str] = []
-    """What it can be asked for: ISO 639-1 codes, 639-3 where there is none."""
+    """The languages that the engine can be asked for: ISO 639-1 codes, 639-3 where there is none."""
 
 
 class Hello(EventBody, frozen=True, tag="hello"):
