@@ -1,7 +1,8 @@
-"""The child that reads a file: `python -m mediaworker.files.decoder FILE REQUESTS ANSWERS NAME`, three descriptors.
+"""The child process that decodes a file: `python -m mediaworker.files.decoder FILE REQUESTS ANSWERS NAME`.
 
-It is niced, confined (`sandbox`) before it reads the first byte, and ends with its parent or when its requests do.
-Torch-free: decoding and the VAD are all it does.
+FILE, REQUESTS and ANSWERS are descriptors. The process runs at a lower priority, confines itself (`sandbox`) before it
+reads the first byte of the file, and ends with its parent or when REQUESTS is closed. It imports no torch: it only
+decodes and runs the VAD.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 NICE = 10
 PROGRESS_S = 1.0
-"""Said at least so often, and with every so much audio: a child that says nothing hangs."""
+"""The longest time between two `Progress` messages: the parent ends a child that sends nothing as stalled."""
 PROGRESS_AUDIO_S = 30.0
+"""The most audio between two `Progress` messages."""
 
 
 class Parent:
-    """The other side: what it has granted, and where answers go."""
+    """The connection to the parent process, and the grants that it has sent."""
 
     def __init__(self, requests: socket.socket, answers: socket.socket) -> None:
         self._requests, self._answers = requests, answers
@@ -46,10 +48,10 @@ class Parent:
         try:
             self._answers.sendall(encode(message))
         except OSError:
-            os._exit(0)  # nobody is left to hear it
+            os._exit(0)  # the parent has gone
 
     def send_granted(self, message: messages.Chunk) -> None:
-        """When there is a grant for it."""
+        """Send a chunk once there is a grant for it."""
         while not self._granted:
             grant = self._next()
             assert isinstance(grant, messages.Grant), "begun twice"
@@ -69,7 +71,7 @@ class Parent:
 def main() -> None:
     file, requests, answers = map(int, sys.argv[1:4])
     end_with_parent()
-    with contextlib.suppress(OSError):  # where that is forbidden it is as good as the others
+    with contextlib.suppress(OSError):  # where the system forbids it, the child runs at the worker's own priority
         os.nice(NICE)
     vad = _load()
     with (
@@ -87,13 +89,13 @@ def main() -> None:
         except MemoryError:
             limit = begin.memory_bytes >> 20
             parent.send(messages.Failed("too_large", f"decoding it takes more than {limit} MB of memory"))
-        except Exception:  # the standard error stream may be a file, and this process may write to none
+        except Exception:  # standard error may be a file, and the sandbox forbids writing to files
             reason = "the process that reads files failed; the worker's log says why"
             parent.send(messages.Failed("internal", reason, traceback.format_exc()))
 
 
 def _load() -> SileroVad:
-    """Import and open all that reading needs: behind the lower priority, and before the process is confined."""
+    """Import and open all that decoding needs: at the lower priority, and before the sandbox forbids opening files."""
     import audio.segmentation  # noqa: F401
     import mediaworker.files.media  # noqa: F401
     from audio.vad.silero import SileroVad

@@ -1,4 +1,5 @@
-"""The worker's side of the child that decodes a file: chunks as they are granted, or a `FileRefused`.
+"""The worker's side of the child process that decodes a file. It yields chunks as they are granted, or raises
+`FileRefused`.
 
 A `DecoderProcess` is one child. A `RestartingDecoder` reads a file to its end even if children are killed: the next
 child continues where the last one stopped.
@@ -36,18 +37,18 @@ from mediaworker.files.messages import (
 RECEIVE_BYTES = 256 * 1024
 MB = 1024 * 1024
 MEMORY_BYTES = 1536 * MB
-"""Address space of the child, which uses about 60 MB."""
+"""The limit of the child's address space, of which it uses about 60 MB."""
 CPU_S = 3600
-"""Processor time of the child. An hour of one channel takes about 6 s."""
+"""The limit of the child's processor time. An hour of audio with one channel takes about 6 s."""
 STALLED_S = 60.0
-"""A child that says nothing for so long is ended."""
+"""A child that sends nothing for this long is killed."""
 ENVIRONMENT = frozenset(("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"))
-"""The child sees these of our environment, and Python's own variables."""
+"""The variables of the worker's environment that the child inherits, besides Python's own."""
 log = structlog.get_logger()
 
 
 class FileRefused(MediaworkerError):
-    """The file cannot be transcribed; `reason` is written for the person who sent it."""
+    """The file cannot be transcribed; `reason` is a sentence for the client that sent it."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
@@ -56,17 +57,17 @@ class FileRefused(MediaworkerError):
 
 @dataclass(frozen=True, slots=True)
 class ReadingPlan:
-    """How a file is read."""
+    """How a file is decoded and cut."""
 
     channels: Channels
     endpointing: Endpointing
     skip: Collection[int] = ()
-    """Indices of chunks whose samples are not wanted."""
+    """Indices of chunks that are known already; they are sent without samples."""
 
 
 @dataclass(slots=True)
 class FileFacts:
-    """What the readings of a file have found so far."""
+    """Facts about a file, as its readings find them; a later reading keeps those of the earlier ones."""
 
     opened: Opened | None = None
     ended: Ended | None = None
@@ -75,7 +76,7 @@ class FileFacts:
 
 
 class DecoderProcess:
-    """One reading of a file by one child. Use it by `async with`, grant chunks, and iterate to its end."""
+    """One reading of a file by one child. Enter it with `async with`, grant chunks, and iterate over `messages`."""
 
     def __init__(
         self, file: int, name: str, plan: ReadingPlan, settings: Files, facts: FileFacts | None = None
@@ -88,9 +89,9 @@ class DecoderProcess:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> DecoderProcess:
-        """Raises OSError when no process is to be had."""
+        """Raises OSError when no process can be started."""
         shown = self._name.encode("utf-8", "replace").decode().replace("\0", "")
-        # An open file description of its own: the child seeks in it.
+        # The child has an open file description of its own: seeking in a shared one would move the caller's position.
         file = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             running = child_process.running("mediaworker.files.decoder", shown, descriptors=(file,), env=_environment())
@@ -113,7 +114,7 @@ class DecoderProcess:
         self._send(Grant(chunks))
 
     async def messages(self) -> AsyncIterator[Opened | Chunk | Progress | Ended]:
-        """What the child sends, to its end. Raises FileRefused."""
+        """Yield the child's messages up to `Ended`. Raises FileRefused."""
         assert self._child is not None
         frames = Frames()
         while True:
@@ -143,7 +144,7 @@ class DecoderProcess:
 
     @property
     def _timeout_s(self) -> float | None:
-        """None while the child waits for us because it has used up its grants."""
+        """The longest wait for the child's next message; None while it has no grants left and may send nothing."""
         return STALLED_S if self._granted > self._came else None
 
     def _on_message(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
@@ -180,10 +181,10 @@ class DecoderProcess:
 
 
 class RestartingDecoder:
-    """Reads a file to its end, with as many children as it takes.
+    """Reads a file to its end with as many children as are needed.
 
     Args:
-        allowed: how many children in a row may be killed without a new chunk before the file is refused.
+        allowed: the number of children in a row that may crash without a new chunk before the file is refused.
     """
 
     def __init__(self, file: int, name: str, plan: ReadingPlan, settings: Files, *, allowed: int) -> None:
@@ -193,7 +194,7 @@ class RestartingDecoder:
         self._allowed = allowed
         self._came = set[int]()
         self._granted = 0
-        """How many grants no chunk has used."""
+        """The number of grants that no chunk has used yet."""
         self._process = DecoderProcess(file, name, plan, settings, self.facts)
 
     @property
@@ -207,9 +208,10 @@ class RestartingDecoder:
         self._process.grant(chunks)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """The chunks to the end of the file. A later reading sends the chunks that have arrived again, without samples.
+        """Yield the chunks up to the end of the file. After a crash, the chunks that have arrived come once more,
+        without samples.
 
-        Raises FileRefused, OSError when no process is to be had.
+        Raises FileRefused, and OSError when no process can be started.
         """
         crashes = 0
         while True:
@@ -232,6 +234,7 @@ class RestartingDecoder:
 
 
 def _environment() -> dict[str, str]:
-    """Without our settings and tokens: the child reads files that strangers send."""
+    """Return the child's environment, without the worker's settings and tokens: the child decodes files that strangers
+    send, and a flaw in a decoder must not leak them."""
     kept = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith("PYTHON")}
     return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Uploads on the disk: written a megabyte at a time beside the event loop, and never into the room that calls need."""
+"""Uploads on the disk: a thread writes them a megabyte at a time, and leaves free the space that calls need."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(MediaworkerError):
-    """There is no room for it, it would take the room of calls, or the disk has become read-only."""
+    """The disk is full, would have less than `min_free_bytes` left, or has become read-only."""
 
 
 class IncomingFile:
     """A file that is being received.
 
     Args:
-        min_free_bytes: of the file system, that stay free.
-        path: its name while it is incomplete; None for one that is gone when it is closed, or with the process.
+        min_free_bytes: the space that stays free in the file system.
+        path: the name of the file while it is incomplete; None for a file that disappears when it is closed or when the
+            process ends.
     """
 
     def __init__(self, directory: Path, *, min_free_bytes: int, path: Path | None = None) -> None:
@@ -42,14 +43,14 @@ class IncomingFile:
         self._waiting = bytearray()
 
     async def write(self, data: bytes) -> None:
-        """Raises DiskFull, OSError."""
+        """Append data; every megabyte is written out. Raises DiskFull, OSError."""
         self._waiting += data
         self.size += len(data)
         if len(self._waiting) >= MB:
             await self._write_out(self.put)
 
     async def finish(self, *, sync: bool = False) -> None:
-        """All of it is here. `sync`: on the disk when this returns. Raises DiskFull, OSError."""
+        """Write the rest of the file. `sync`: it survives a power cut when this returns. Raises DiskFull, OSError."""
         await self._write_out(self.put)
         if sync:
             await self._write_out(lambda data: os.fsync(self.file.fileno()))
@@ -65,13 +66,14 @@ class IncomingFile:
         except OSError as error:
             raise disk_full(error) from None
         finally:
-            # The file is not closed under the thread: its descriptor could be that of another one by then.
+            # A cancelled caller closes the file. It must not do so while the thread still writes, because the number of
+            # the descriptor could by then belong to another file.
             while not writing.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([writing])
 
     def put(self, data: bytes) -> None:
-        """At once, and blocking. Raises DiskFull, OSError."""
+        """Write at once, in the calling thread. Raises DiskFull, OSError."""
         descriptor = self.file.fileno()
         room = os.fstatvfs(descriptor)
         if room.f_bavail * room.f_frsize - len(data) < self._min_free:
@@ -88,7 +90,7 @@ def _made(directory: Path, path: Path | None) -> BinaryIO:
 
 
 def disk_full(error: OSError) -> OSError | DiskFull:
-    """What it means for whoever sends a file."""
+    """Return DiskFull where the error means that there is no room, else the error itself."""
     if error.errno == errno.EROFS:
         return DiskFull("the disk has become read-only")
     return DiskFull("the disk is full") if error.errno in _FULL else error

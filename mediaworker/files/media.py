@@ -1,7 +1,8 @@
-"""Any audio that FFmpeg reads, as one timeline at 16 kHz, a little at a time. Loads PyAV: for the child only.
+"""Decodes any audio that FFmpeg reads into one timeline at 16 kHz, block by block. It loads PyAV, so only the child
+process imports it.
 
-A file is a stranger's: it opens nothing else (a playlist could name this machine's files, or hosts behind its
-firewall), and what is wrong with it becomes a `MediaError` with a sentence, or silence where a packet was damaged.
+Files come from strangers. A file opens no other (a playlist could name files of this machine, or hosts behind its
+firewall). A fault of the file becomes a `MediaError` with a sentence, and a damaged packet becomes silence.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from mediaworker.files.timeline import SourceFrame, SourceTimeline
 RATE_HZ = 16000
 MAX_CHANNELS = 64
 SILENCE_S = 1.0
-"""Longest piece in which a gap is made."""
+"""The length of the blocks in which a gap is filled with silence, at most."""
 HEADS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"#!AM", b"\x1aE\xdf\xa3")
-"""A file that begins so has a header, whatever it is called."""
+"""First bytes of files with a header: such a file is not raw audio, whatever its suffix."""
 TAGS = (b"ID3", b"TAG", b"APETAGEX", b"LYRICSBEGIN")
-"""What stands before and behind the sound of MP3 and AAC files, and so in the midst of joined ones."""
+"""First bytes of the tags before and after the audio of MP3 and AAC files, and so in the midst of concatenated ones. A
+packet that begins with one is not damage."""
 CLOCKLESS = ("aac", "ac3", "amr", "dts", "eac3", "loas", "mp3")
-"""Formats without times: FFmpeg makes them up, by the rate that the file begins with."""
+"""Formats without timestamps: FFmpeg computes them by the sample rate of the file's first frame."""
 GAPLESS = ("flac", "mpegts", "ogg")
-"""Formats in which something is missing where their time goes on without sound."""
+"""Formats whose timestamps only skip where audio has been lost."""
 DTX_S = 0.45
-"""What Opus may leave out when nobody speaks: 400 ms, and a frame."""
+"""The longest gap that Opus leaves when nobody speaks (discontinuous transmission): 400 ms and one frame."""
 CLAIM_S = 60.0
-"""After so much audio the length of a file is known by the part of it that has been read."""
+"""The audio after which the total length of a file is estimated from the part of its bytes that has been read."""
 Floats = NDArray[np.float32]
 
 
@@ -53,9 +55,9 @@ class MediaFile:
     """One audio track of a file, the one that a player would choose.
 
     Args:
-        file: seekable.
-        name: its suffix says what a headerless file is; nothing else of it counts.
-        max_s: longer ones are refused, at once when the file says how long it is.
+        file: a seekable file.
+        name: the name whose suffix gives the format of a file without a header.
+        max_s: the longest duration; a longer file is refused, at once when it declares its duration.
 
     Raises MediaError, here and in `blocks`.
     """
@@ -70,7 +72,7 @@ class MediaFile:
         self._container = _open(file, name)
         self._stream = stream = _track(self._container)
         context = stream.codec_context
-        context.thread_count = 1  # the sandbox lets no thread be started
+        context.thread_count = 1  # the sandbox forbids starting threads
         self.container: str = self._container.format.name
         self.codec: str = context.name
         duration = self._container.duration
@@ -84,18 +86,18 @@ class MediaFile:
         self.channels: int = count if channels == "split" else 1
         self._start_s = (self._container.start_time or 0) / av.time_base
         self._timed_hz = context.sample_rate if self.container in CLOCKLESS else 0
-        """The rate by which times were made up, which are wrong from the first frame of another one on; 0: the file's
-        own times."""
+        """The sample rate from which FFmpeg computes timestamps; they are wrong from the first frame of another rate
+        on. 0: the file has timestamps."""
         self._timed = True
         self._hole_s = (DTX_S if self.codec == "opus" else 0.0) if self.container in GAPLESS else float("inf")
         self._timeline: SourceTimeline[Any] = SourceTimeline(longest_gap_s=max_s, channels=count)
         self._convert: _Converter | None = None
 
     def blocks(self) -> Iterator[NDArray[np.int16]]:
-        """(channels, n) at 16 kHz, n > 0, from the beginning of the source to its end without a gap."""
-        heard = False
+        """Yield (channels, n) at 16 kHz, n > 0, from the beginning of the source to its end without a gap."""
+        decoded = False
         for frame in self._frames():
-            heard = True
+            decoded = True
             self._timed = self._timed and self._timed_hz in (0, frame.sample_rate)
             timed = self._timed and frame.pts is not None
             time_s = float(frame.pts * frame.time_base) - self._start_s if timed else None
@@ -103,19 +105,19 @@ class MediaFile:
                 yield from self._placed(placed, silence)
         for silence, placed in self._timeline.finish():
             yield from self._placed(placed, silence)
-        if not heard:
+        if not decoded:
             raise MediaError("unreadable", f"none of the audio could be decoded ({self.codec} in {self.container})")
         if self._convert is not None:
             yield from self._convert.flush()
 
     @property
     def damaged(self) -> int:
-        """Places at which something could not be decoded, or is missing."""
+        """The number of places where audio is missing or could not be decoded."""
         return max(self._errors, self._holes)
 
     @property
     def jumps(self) -> int:
-        """Times that the clock of the file was wrong or was set back."""
+        """How often the timestamps of the file were wrong or were set back."""
         return self._timeline.jumps
 
     def close(self) -> None:
@@ -129,7 +131,7 @@ class MediaFile:
             except MemoryError:
                 raise
             except (av.error.FFmpegError, OSError):
-                self._errors += 1  # cut off: what came before it counts
+                self._errors += 1  # the file is cut off here; the audio before it is used
                 packet = None
             if packet is None:
                 return
@@ -157,7 +159,8 @@ class MediaFile:
         yield from convert.feed(convert.samples(frame))
 
     def _check_length(self, position_s: float) -> None:
-        """A file may say wrongly that it is too long: what has been read of it must say so too."""
+        """Refuse a file that is too long. A file may declare a wrong duration, so a declared one counts only once the
+        bytes read so far confirm it."""
         if position_s > self._max_s:
             self._too_long(position_s)
         if self._claims_s and position_s > CLAIM_S and position_s * self._bytes > self._max_s * self._file.tell():
@@ -169,9 +172,9 @@ class MediaFile:
 
 
 class _Converter:
-    """Frames of one kind to int16 at 16 kHz, resampled once.
+    """Converts frames of one format, layout and rate to int16 at 16 kHz, with one resampling.
 
-    They are mixed down by FFmpeg's weights where the file says what each channel is; else each counts the same.
+    Channels are mixed by FFmpeg's weights where the file says what each channel is; otherwise all have equal weight.
     """
 
     def __init__(self, kind: tuple[str, str, int, int], channels: int) -> None:
@@ -183,7 +186,7 @@ class _Converter:
         mono = channels == 1 and self._count > 1
         gain = _gain(kind[1], self._count) if mono else None
         named, self._equal = gain is not None, mono and gain is None
-        # Packed: PyAV reads beyond what is there of frames with eight planes or more.
+        # Packed samples: PyAV reads beyond the buffers of planar frames with eight planes or more.
         self._mix = av.AudioResampler(format="flt", layout="mono" if named else None)
         self._columns = 1 if named else self._count
         self._gain = np.float32(1.0) if gain is None else gain
@@ -192,7 +195,7 @@ class _Converter:
             self._resample = soxr.ResampleStream(rate_hz, RATE_HZ, channels, dtype="float32", quality="HQ")
 
     def samples(self, frame: Any) -> Floats:
-        """(channels, n), of the frame's rate."""
+        """Return the frame's samples as (channels, n), at the frame's rate."""
         frame.pts = None
         (mixed,) = self._mix.resample(frame)
         packed: Floats = np.nan_to_num(mixed.to_ndarray(), posinf=0.0, neginf=0.0)
@@ -205,7 +208,7 @@ class _Converter:
 
     def feed(self, samples: Floats, *, last: bool = False) -> Iterator[NDArray[np.int16]]:
         if self._resample is not None:
-            # A column for each channel; a plain row where there is one.
+            # soxr expects a column for each channel, and a one-dimensional array for a single channel.
             columns = samples.T if self._channels > 1 else samples[0]
             samples = self._resample.resample_chunk(np.ascontiguousarray(columns), last=last)
             samples = samples.T if self._channels > 1 else samples[None]
@@ -219,9 +222,10 @@ class _Converter:
 
 
 def _gain(layout: str, channels: int) -> np.float32 | None:
-    """What keeps a mix within full scale. FFmpeg's weights in floats add up to more than one: 1.4 for stereo.
+    """Return the gain that keeps a mix within full scale: FFmpeg's weights for floats add up to more than one, to 1.4
+    for stereo.
 
-    None: the layout says how many channels there are and not where they belong, or FFmpeg has no weights for it.
+    None: the layout gives only the number of channels and not their positions, or FFmpeg has no weights for it.
     """
     if layout.endswith(" channels") or layout.startswith("ambisonic"):
         return None
@@ -250,11 +254,12 @@ def _open(file: BinaryIO, name: str) -> Any:
     except MemoryError:
         raise
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise MediaError("unreadable", f"this is no audio or video that can be read ({_say(error)})") from None
+        raise MediaError("unreadable", f"this is no audio or video that can be read ({_reason(error)})") from None
 
 
 class _Nameless:
-    """A file of which FFmpeg gets to see the bytes alone: by a name it would believe what it is, and look beside it."""
+    """Passes FFmpeg only the bytes of a file. From its name FFmpeg would guess a format, and search for other files
+    beside it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.read, self.seek, self.tell = file.read, file.seek, file.tell
@@ -274,5 +279,5 @@ def _track(container: Any) -> Any:
     return stream
 
 
-def _say(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error).rstrip(".")

@@ -1,6 +1,6 @@
-"""What the worker and the child that reads a file say to each other, framed as in `config.framing`.
+"""The messages between the worker and the child process that decodes a file, framed as in `config.framing`.
 
-The child sends no more chunks than it was granted, so what is decoded and not yet recognised stays small.
+The child sends no more chunks than it was granted, which bounds the audio that is decoded but not yet recognised.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from config.framing import FramedMessage
 Fault = Literal[
     "empty", "unreadable", "no_audio", "too_long", "too_large", "stalled", "channels", "crashed", "internal"
 ]
-"""Why there is no text of a file. `internal` is ours, `crashed` may be anybody's, the others are the file's."""
+"""Why a file has no text. `internal` is a fault of the worker, `crashed` may be a fault of either side, and the others
+are faults of the file."""
 Channels = Literal["mix", "split"]
 
 
 class Begin(FramedMessage, frozen=True):
-    """The first message to the child; the file is the descriptor it was started with."""
+    """The first message to the child, which has the file as a descriptor since its start."""
 
     channels: Channels
     endpointing: Endpointing
     max_s: float
-    """Longer files are refused."""
+    """The longest duration of a file; longer ones are refused."""
     memory_bytes: int
     cpu_s: int
-    """Of processor time; a file that takes more is refused."""
+    """The limit of processor time; a file that needs more is refused."""
     skip: tuple[int, ...] = ()
-    """Chunks that are known: they come without their samples, and need no grant."""
+    """Indices of chunks that the worker knows already: they are sent without samples and need no grant."""
 
 
 class Grant(FramedMessage, frozen=True):
-    """So many chunks more may be sent."""
+    """Allows the child to send this many more chunks."""
 
     chunks: int
 
 
 class Opened(FramedMessage, frozen=True):
     duration_s: float | None
-    """As the file says; None when it does not."""
+    """The duration that the file declares; None when it declares none."""
     channels: int
-    """Of the result: 1, or with `split` those of the file."""
+    """The number of channels of the result: 1, or with `split` those of the file."""
 
 
 class Chunk(FramedMessage, frozen=True):
-    """A stretch of speech. Times are positions: 8 kHz samples since the beginning of the source's timeline."""
+    """A segment of speech. Times are positions: 8 kHz samples since the beginning of the source's timeline."""
 
     index: int
-    """From 0, in the order in which they are found: the same in every reading of the same file."""
+    """Counts from 0 in the order in which chunks are found, and is the same in every reading of the same file."""
     channel: int
     start: int
     end: int
@@ -61,7 +62,7 @@ class Chunk(FramedMessage, frozen=True):
 
 
 class Progress(FramedMessage, frozen=True):
-    """All speech before it has been sent."""
+    """All speech before this position has been sent."""
 
     position_s: float
 
@@ -69,17 +70,17 @@ class Progress(FramedMessage, frozen=True):
 class Ended(FramedMessage, frozen=True):
     duration_s: float
     damaged: int
-    """Places at which something could not be decoded, or is missing: silence stands there."""
+    """The number of places where audio is missing or could not be decoded; silence stands there."""
     jumps: int = 0
-    """Times that the clock of the file was wrong or was set back."""
+    """How often the timestamps of the file were wrong or were set back."""
 
 
 class Failed(FramedMessage, frozen=True):
     fault: Fault
     reason: str
-    """A sentence for whoever has sent the file."""
+    """A sentence for the client that sent the file."""
     detail: str = ""
-    """For the log: where our own code went wrong."""
+    """The traceback of a fault of the worker, for its log."""
 
 
 ToReader = Begin | Grant
@@ -87,4 +88,4 @@ FromReader = Opened | Chunk | Progress | Ended | Failed
 
 to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
 from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
-"""For `config.framing.decode`."""
+"""The decoders that `config.framing.decode` is called with."""

@@ -1,4 +1,4 @@
-"""What a user may ask of a file."""
+"""The options of a file's transcription that a client may set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mediaworker.files.messages import Channels
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     language: str = ""
-    """ISO 639 code to force; empty: the engine detects, in each stretch anew."""
+    """The ISO 639 code of the language; empty: the engine detects it, for each segment anew."""
     prompt: str = ""
     channels: Channels = "mix"
-    """`split`: each channel is a speaker."""
+    """`mix`: all channels are transcribed as one; `split`: each channel is a speaker."""
     speakers: list[str] = []
-    """Names of the channels."""
+    """The names of the channels' speakers, in the order of the channels."""
     words: bool = False
-    """Say when each word was said, where the engine can."""
+    """The result has the times of its words, where the engine can compute them."""
     condition_on_previous_text: bool = False
-    """The text before a stretch is context for it: one stretch at a time."""
+    """The preceding text is the context of each segment, so segments are recognised one at a time."""
     endpointing: Endpointing | None = None
-    """Other than `endpointing.files`."""
+    """Settings in place of `endpointing.files`; None: those."""

@@ -1,7 +1,8 @@
-"""What is known of a file whose transcript is not complete: one line per segment, in a file beside the result.
+"""The partial transcript of a file, kept on the disk so that a restart need not recognise its segments again.
 
-A line that a kill cut off is not there; one of another file, or of the same after it changed, or asked for otherwise,
-does not count.
+It is a file beside the result with one line per segment, under a heading that identifies the source, the engine and the
+options. A last line that a kill cut off is dropped. When the heading differs, because the source has changed or other
+options are asked for, the whole file is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mediaworker.files.segments import FileSegment
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """What the segments are of."""
+    """The source of the segments, and how they were recognised."""
 
     path: str
     bytes: int
@@ -26,7 +27,10 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class PartialFile:
-    """The file at `path`; None: it is nowhere, and a kill costs everything. Raises OSError."""
+    """The segments known so far, by chunk, and the file at `path` that keeps them. Raises OSError.
+
+    `path` None: the segments are kept in memory only, and a kill loses them all.
+    """
 
     def __init__(self, path: Path | None, heading: Heading) -> None:
         self.path = path
@@ -36,18 +40,18 @@ class PartialFile:
         self._read()
 
     def add(self, segment: FileSegment) -> None:
-        """It is known from now on."""
+        """Keep one more segment."""
         self.known[segment.index] = segment
         self._write(segment)
 
     def start_over(self) -> None:
-        """What is known is not of this file."""
+        """Drop all segments, because they do not belong to the source as it is now."""
         self.close()
         self.known.clear()
         self._unlink()
 
     def done(self) -> None:
-        """The transcript is complete."""
+        """Delete the file, because the transcript is complete."""
         self.close()
         self._unlink()
 
@@ -61,10 +65,11 @@ class PartialFile:
             self.path.unlink(missing_ok=True)
 
     def _read(self) -> None:
-        """What is there, up to the first line that a kill cut off; that one goes, and the next takes its place."""
+        """Read the segments up to the first line that a kill cut off, and cut the file there, so that the next segment
+        is appended after the last whole line."""
         if self.path is None or not self.path.exists():
             return
-        # In place: a kill in here costs nothing.
+        # The file is read and truncated in place, so that a kill at any moment here loses no segment.
         self._file = open(self.path, "r+b")
         whole = 0
         for line in self._file:

@@ -1,8 +1,8 @@
-"""Confinement of the process that decodes a stranger's file: a flaw in a decoder must not reach anything else.
+"""Confinement of the process that decodes a stranger's file, so that a flaw in a decoder cannot reach anything else.
 
-Three layers, each of which holds without the others: a seccomp allowlist of the system calls that decoding needs, a
-Landlock ruleset that grants no file, no TCP port and no signal, and resource limits. A process confined so can read the
-descriptors it was given, answer on its socket, and use memory and processor time up to a limit.
+It has three layers, each of which holds without the others: a seccomp allowlist of the system calls that decoding
+needs, a Landlock ruleset that grants no file, no TCP port and no signal, and resource limits. The confined process can
+read the descriptors it has, answer on its socket, and use memory and processor time up to a limit.
 
 seccomp is mandatory, and Landlock is used where the kernel has it. libseccomp itself is called, through ctypes: the
 Python package for it (pyseccomp) has had no release since 2021, and the one for Landlock is a pre-release.
@@ -23,7 +23,7 @@ PR_SET_NO_NEW_PRIVS = 38
 """linux/prctl.h"""
 
 ALLOWED = (
-    # What it was given: the file and the sockets to its parent. No call here makes a descriptor.
+    # The descriptors it has are the file and the sockets to its parent; no call here opens another one.
     "read", "pread64", "lseek", "fstat", "close", "recvfrom", "sendto", "write",
     "brk", "munmap", "mremap", "madvise",
     "futex", "futex_waitv", "set_robust_list", "rseq", "sched_yield", "sched_getaffinity", "gettid", "getpid", "exit",
@@ -31,10 +31,11 @@ ALLOWED = (
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
     "getrandom", "getrusage", "sysinfo", "exit_group",
 )  # fmt: skip
-"""System calls whose arguments do not matter; `_conditional` adds those whose do. All others fail with EPERM.
+"""System calls that are allowed with any arguments; `_conditional` adds those that depend on them. All others fail with
+EPERM.
 
-None of them starts a thread: thousands of small ones would fit into the limit of memory, and they count against what
-the worker and its service may have (`TasksMax`, `ulimit -u`), so that it could start none any more.
+None of them starts a thread. Thousands of small threads would fit into the memory limit, and they count against the
+limits of the worker and its service (`TasksMax`, `ulimit -u`), so that the worker could start no more.
 """
 
 PROT_EXEC = 4
@@ -45,18 +46,18 @@ EQUAL = 4
 """seccomp.h: SCMP_ACT_ALLOW, SCMP_ACT_ERRNO, SCMP_CMP_MASKED_EQ, SCMP_CMP_EQ."""
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
-"""Numbers of the system calls; they are equal on all architectures."""
+"""Numbers of the system calls, which are the same on all architectures."""
 LANDLOCK_VERSION = 1
 LANDLOCK_FILES = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 5: 0xFFFF}
-"""linux/landlock.h: every access right to files, by the ABI version that brought the last of them."""
+"""linux/landlock.h: the mask of all access rights to files, by the ABI version that introduced the latest of them."""
 LANDLOCK_NET = {4: 0x3}
-"""To bind and to connect a TCP socket."""
+"""The rights to bind and to connect a TCP socket, by ABI version."""
 LANDLOCK_SCOPES = {6: 0x3}
-"""Abstract UNIX sockets and signals of processes outside."""
+"""The scopes that forbid abstract UNIX sockets of, and signals to, processes outside, by ABI version."""
 
 
 class SandboxError(MediaworkerError):
-    """The process cannot be confined; it must not read anything of a stranger's."""
+    """The process cannot be confined, so it must not read a stranger's file."""
 
 
 class _Comparison(ctypes.Structure):
@@ -80,10 +81,10 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def confine(*, memory_bytes: int, cpu_s: int) -> None:
-    """Confine this process for good. It needs one thread only, all its modules, and its descriptors open.
+    """Confine this process for good. It must have a single thread, all its modules loaded and all its descriptors open.
 
     Beyond `memory_bytes` of address space an allocation fails; after `cpu_s` seconds of processor time SIGXCPU ends the
-    process. Raises SandboxError when seccomp is not to be had.
+    process. Raises SandboxError when seccomp is not available.
     """
     library = _library()
     if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -94,7 +95,7 @@ def confine(*, memory_bytes: int, cpu_s: int) -> None:
 
 
 def shortcomings() -> list[str]:
-    """What this machine lacks of the confinement, as sentences for the log."""
+    """Return the parts of the confinement that this machine cannot provide, as sentences for the log."""
     found = []
     try:
         _library()
@@ -106,18 +107,19 @@ def shortcomings() -> list[str]:
 
 
 def landlock_version() -> int:
-    """The kernel's Landlock ABI; 0 when it has none, or when a filter around this process forbids it."""
+    """Return the kernel's Landlock ABI version; 0 when it has none, or when a filter around this process forbids it."""
     return max(0, int(_libc.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)))
 
 
 def restrict_files() -> bool:
-    """Grant no file, no TCP port, and no signal to others from now on, by Landlock; False when the kernel has none."""
+    """Grant this process no file, no TCP port and no signal to others from now on, by Landlock. Return False when the
+    kernel has no Landlock."""
     version = landlock_version()
     if not version:
         return False
     masks = (_newest(rights, version) for rights in (LANDLOCK_FILES, LANDLOCK_NET, LANDLOCK_SCOPES))
     ruleset = _Ruleset(*masks)
-    # Kernels that know less of the structure accept what is beyond, as long as it is zero.
+    # A kernel that knows only the first fields of the structure accepts further ones if they are zero.
     descriptor = _libc.syscall(
         LANDLOCK_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0
     )
@@ -141,7 +143,7 @@ def _limit(memory_bytes: int, cpu_s: int) -> None:
 
 
 def _lower(what: int, value: int, margin: int = 0) -> None:
-    """A limit that is lower already stays. `margin`: by which the hard limit is above."""
+    """Lower a limit to `value`, and its hard limit to `margin` above that. A limit that is lower already stays."""
     _, hard = resource.getrlimit(what)
     most = value + margin if hard == resource.RLIM_INFINITY else min(value + margin, hard)
     resource.setrlimit(what, (min(value, most), most))
@@ -167,7 +169,7 @@ def _restrict_calls(library: ctypes.CDLL) -> None:
     plain: list[_Rule] = [(ALLOW, name, []) for name in ALLOWED]
     for action, name, comparisons in plain + _conditional():
         number = library.seccomp_syscall_resolve_name(name.encode())
-        if number < 0:  # this architecture, or this library, does not have it
+        if number < 0:  # this architecture or this version of the library does not have the call
             continue
         count = len(comparisons)
         code = library.seccomp_rule_add_array(context, action, number, count, (_Comparison * count)(*comparisons))
@@ -178,7 +180,7 @@ def _restrict_calls(library: ctypes.CDLL) -> None:
 
 
 def _conditional() -> list[_Rule]:
-    """Memory that is not executable, and abort(3) of this process."""
+    """The rules with conditions: mapping memory that is not executable, and abort(3) of this process itself."""
     not_executable = [_Comparison(2, MASKED_EQUAL, PROT_EXEC, 0)]
     return [
         (ALLOW, "mmap", not_executable),

@@ -1,4 +1,4 @@
-"""What was heard in a file: segments in the order of its timeline, and the text they make together. Pure."""
+"""The recognised segments of a file: their order on its timeline, and the text that they form. No I/O."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mediaworker.events.schema import Word
 
 
 class FileSegment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One stretch of speech, recognised. Times are milliseconds of the source."""
+    """One recognised segment of speech. Times are milliseconds of the source."""
 
     index: int
-    """Of its chunk."""
+    """The index of its chunk."""
     channel: int
     start_ms: int
     end_ms: int
@@ -23,13 +23,13 @@ class FileSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     language: str = ""
     words: list[Word] = []
     torn: bool = False
-    """Cut off from the one before it in the middle of a sound: what stood there may have been heard twice."""
+    """The cut between this segment and the previous one went through a sound, so a word there may be in both."""
     error: str | None = None
-    """Why there is no text."""
+    """Why there is no text; None when recognition succeeded."""
 
 
 def arranged(segments: Iterable[FileSegment]) -> list[FileSegment]:
-    """As they were said, without what the cut of a long stretch has doubled."""
+    """Return the segments in the order of the timeline, without words doubled by a cut."""
     last: dict[int, FileSegment] = {}
     found = []
     for segment in sorted(segments, key=lambda each: (each.start_ms, each.channel, each.index)):
@@ -40,24 +40,24 @@ def arranged(segments: Iterable[FileSegment]) -> list[FileSegment]:
 
 
 def mend(before: FileSegment | None, segment: FileSegment) -> FileSegment:
-    """Without its first word, if that is the last of the one before it and the cut went through it."""
+    """Return the segment without its first word if the cut went through it, so that `before` ends with it as well."""
     if before is None or not segment.torn:
         return segment
     ends, begins = text.words(before.text)[-1:], text.words(segment.text)[:1]
     if not ends or ends != begins:
         return segment
-    said = text.without_first_word(segment.text)
+    rest = text.without_first_word(segment.text)
     words = segment.words[1:] if segment.words and text.words(segment.words[0].word)[:1] == begins else segment.words
-    return msgspec.structs.replace(segment, text=said, words=words)
+    return msgspec.structs.replace(segment, text=rest, words=words)
 
 
 def whole_text(segments: Sequence[FileSegment]) -> str:
-    """Of arranged segments."""
+    """Return the text of arranged segments."""
     return text.joined(segment.text for segment in segments)
 
 
 def language(segments: Sequence[FileSegment]) -> str:
-    """The one that most of the time was spoken in; empty when none was recognised."""
+    """Return the language of the most speech, by time; empty when none was recognised."""
     spoken: Counter[str] = Counter()
     for segment in segments:
         if segment.language and segment.text:
@@ -66,7 +66,7 @@ def language(segments: Sequence[FileSegment]) -> str:
 
 
 def speaker(channel: int, names: Sequence[str]) -> str:
-    """A name, or a letter: A, B, … Z, AA …"""
+    """Return the name of a channel's speaker, or a letter where it has none: A, B, … Z, AA …"""
     if channel < len(names) and names[channel]:
         return names[channel]
     letters = ""

@@ -1,8 +1,8 @@
-"""Files at this worker: who may have one in work, and one engine for all of them.
+"""The file service of a worker: it admits requests with files, and transcribes all files with one engine.
 
-A request beyond the limits waits for a place for up to `files.queue_s`, before its upload is read. Places are given in
-the order of arrival, but a key that has all of its own does not hold up the others. `WAITING` times as many may wait as
-may be in work, of a key and in all; the rest are answered 429 at once.
+A request beyond the limits waits for up to `files.queue_s`, before its upload is read. Waiting requests are admitted in
+the order of arrival, except that a key at its own limit does not block the other keys. Per key and in all, `WAITING`
+times as many requests may wait as may be in progress; further ones are answered 429 at once.
 """
 
 from __future__ import annotations
@@ -31,57 +31,57 @@ from mediaworker.files.transcription import FileStats, FileTask, FileTranscripti
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5
 WAITING = 8
-"""A request that waits costs its connection and no more."""
+"""How many requests may wait for each one that may be in progress. A waiting request costs only its connection."""
 SHUTTING_DOWN = "the worker is shutting down"
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A request that waits for a place of its key; `place` is done when it has one."""
+    """A request that waits to be admitted under its key; `place` is done when it is."""
 
     key: str
     place: asyncio.Future[None]
 
 
 class Busy(MediaworkerError):
-    """No more just now; the message says why."""
+    """The worker accepts no further request at present; the message is the reason, for the client."""
 
     retry_after_s = RETRY_S
 
     def __init__(self, status: int, reason: str) -> None:
-        """`status`: of HTTP."""
+        """`status`: the HTTP status of the response."""
         self.status = status
         super().__init__(reason)
 
 
 class FileService:
-    """See the module.
+    """Admits requests with files, and makes a `FileTranscription` for each file.
 
     Args:
-        in_work: told how many files are open whenever that changes.
+        in_work: called with the number of open files whenever it changes.
     """
 
     def __init__(self, settings: Settings, recognizer: Recognizer, *, in_work: Callable[[int], None]) -> None:
         self.settings, self.recognizer = settings, recognizer
         self.stats = FileStats()
         self.first_text = Histogram(FIRST_TEXT_S)
-        """From the end of an upload to the first text of its file."""
+        """The time from the end of an upload to the first text of its file."""
         self.rejected = 0
-        """Requests answered 429."""
+        """The number of requests answered 429."""
         self.draining = False
         self._in_work = in_work
         self._requests: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
-        """In the order of their arrival."""
+        """The waiting requests, in the order of their arrival."""
         self.open_files = 0
-        """With those of jobs."""
+        """The number of files in progress, those of jobs included."""
         self._idle = asyncio.Event()
         for sentence in sandbox.shortcomings():
             log.warning(sentence)
 
     def use(self, settings: Settings) -> None:
-        """For files that come from now on."""
+        """Apply reloaded settings to files that arrive from now on."""
         self.settings = settings
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -106,12 +106,12 @@ class FileService:
 
     @property
     def requests(self) -> int:
-        """Files that somebody waits for."""
+        """The number of admitted requests."""
         return self._requests.total()
 
     @property
     def model(self) -> str:
-        """What recognises, as clients may know it: the engine, or the model's name on the hub or that of its folder."""
+        """The model's name for clients: its name on the hub or that of its folder, or else the engine's name."""
         if self.recognizer.engine != "qwen":
             return self.recognizer.engine
         model = self.settings.asr.model.rstrip("/")
@@ -121,12 +121,12 @@ class FileService:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place."""
+        """The number of requests that wait to be admitted."""
         return len(self._waiting)
 
     @contextlib.asynccontextmanager
     async def admitted(self, key: str) -> AsyncIterator[None]:
-        """A request of this key, from its first byte to its answer; it may have to wait for a place. Raises Busy."""
+        """Admit a request of this key until the context ends with its response; wait first if need be. Raises Busy."""
         if self.draining:
             raise Busy(503, SHUTTING_DOWN)
         if self.recognizer.state is EngineStatus.FAILED:
@@ -141,7 +141,7 @@ class FileService:
             self._leave_place(key)
 
     async def _queue(self, key: str) -> None:
-        """Wait until this key has its place. Raises Busy."""
+        """Wait until a request of this key is admitted. Raises Busy."""
         files, reason = self.settings.files, self._full(key)
         of_key = sum(each.key == key for each in self._waiting)
         if of_key >= WAITING * files.max_requests_per_key or len(self._waiting) >= WAITING * files.max_requests:
@@ -164,7 +164,7 @@ class FileService:
                 self._waiting.remove(waiting)
 
     def _full(self, key: str) -> str:
-        """Why there is no place for a request of this key; empty when there is one."""
+        """Return why a request of this key cannot be admitted now; empty when it can."""
         files = self.settings.files
         if self._requests.total() >= files.max_requests:
             return f"{files.max_requests} requests with files are being served (files.max_requests)"
@@ -178,7 +178,7 @@ class FileService:
 
     def _leave_place(self, key: str) -> None:
         self._requests[key] -= 1
-        self._requests += Counter()  # keys without requests go
+        self._requests += Counter()  # drops keys without requests
         if not self._requests:
             self._idle.set()
         for waiting in tuple(self._waiting):
@@ -189,7 +189,7 @@ class FileService:
 
     @contextlib.contextmanager
     def transcription(self, task: FileTask) -> Iterator[FileTranscription]:
-        """One file, for as long as it is in work: the engine stays."""
+        """Transcribe one file; while the context is open, the engine is not unloaded."""
         self._count(1)
         try:
             yield FileTranscription(
@@ -199,7 +199,7 @@ class FileService:
             self._count(-1)
 
     async def drain(self, grace_s: float) -> None:
-        """No more requests; those in work have so long to get their answer."""
+        """Refuse further requests, and wait up to `grace_s` for the responses of those in progress."""
         self.draining = True
         for waiting in self._waiting:
             waiting.place.set_exception(Busy(503, SHUTTING_DOWN))

@@ -1,13 +1,14 @@
-"""Where decoded frames lie on the timeline of their source: what is missing between two is silence. Pure.
+"""Places decoded frames on the timeline of their source, with silence where audio is missing between two. No I/O.
 
-Every frame is there once, in the order in which it was decoded. Its timestamp can only put silence before it:
+Every frame is placed once, in the order in which it was decoded. Its timestamp can only put silence before it:
 
-- containers round timestamps, Matroska to a millisecond: below a tolerance they say nothing;
-- a clock that is set back begins anew behind what is there (`cat` of two recordings, MPEG-TS);
-- a clock that jumps ahead is not believed before it has gone on from there for a while, nor if that is further than any
-  recording lasts: when it comes back (a damaged packet lied), there was no gap;
-- a clock that comes back to what it was before it had been set back goes on as before;
-- a clock that is slower than its samples leaves no room for them: they follow one another, and a later gap is shorter.
+- Containers round timestamps, Matroska to a millisecond, so a difference below a tolerance is ignored.
+- When the clock is set back (two recordings joined by `cat`, MPEG-TS), it starts anew at the end of the placed audio.
+- When the clock jumps ahead, the gap is held in doubt until the clock has gone on from there for a while. If the clock
+  comes back first, a damaged packet had a wrong timestamp and there was no gap. A jump that is longer than any
+  recording is never a gap.
+- When the clock returns to what it was before it was set back, it continues as before.
+- When the clock is slower than the samples, the frames follow one another, and a later gap is shorter.
 """
 
 from __future__ import annotations
@@ -20,52 +21,53 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 TOLERANCE_S = 0.040
 DOUBTED_S = 0.2
-"""A longer gap has to be confirmed by what follows."""
+"""A longer gap is held in doubt until the frames that follow confirm it."""
 CONFIRMED_S = 40.0
-"""By so much audio: a Matroska cluster, which has one time for all, lasts 33 s at most."""
+"""The audio that confirms a gap. A Matroska cluster has one timestamp for all its blocks and lasts 33 s at most."""
 CONFIRMED_SAMPLES = 4_000_000
-"""Or by so many samples of all channels: they are kept so long."""
+"""The samples of all channels that confirm a gap as well, because they are kept in memory until then."""
 LAST_S = 60.0
-"""A gap before the last frames of a source, which nothing confirms, is believed up to this length."""
+"""A gap before the last frames of a source, which no frame can confirm, counts up to this length."""
 CLOCKS = 4
-"""So many earlier clocks are remembered."""
+"""The number of earlier clock offsets that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFrame(Generic[T]):
     frame: T
     time_s: float | None
-    """Of its first sample from the start of the source, as it says itself; None: it says nothing."""
+    """The timestamp of its first sample, from the start of the source; None: the frame has none."""
     samples: int
     rate_hz: int
 
 
 class SourceTimeline(Generic[T]):
-    """One audio stream. `place` and `finish` yield (silence before it, in samples of the frame's rate; frame).
+    """The timeline of one audio stream. `place` and `finish` yield (silence before the frame, in samples at its rate;
+    frame).
 
     Args:
-        longest_gap_s: more is no gap.
-        channels: of each frame.
+        longest_gap_s: a longer jump ahead is a wrong clock, not a gap.
+        channels: the number of channels of each frame.
     """
 
     def __init__(self, *, longest_gap_s: float, channels: int = 1) -> None:
         self._longest_gap_s, self._most = longest_gap_s, CONFIRMED_SAMPLES // channels
         self._shift_s = 0.0
-        """What the clock is off by."""
+        """The offset that is added to timestamps of the current clock."""
         self._shifts_s: deque[float] = deque(maxlen=CLOCKS)
-        """Of earlier clocks."""
+        """The offsets of earlier clocks."""
         self._last_s: float | None = None
-        """What the latest frame said."""
+        """The timestamp of the latest placed frame."""
         self._held: list[SourceFrame[T]] = []
-        """Behind a gap that is doubted."""
+        """The frames after a gap that is in doubt."""
         self._held_s, self._held_samples = 0.0, 0
         self.position_s = 0.0
-        """End of what has been placed."""
+        """The end of the placed audio."""
         self.jumps = 0
-        """Times that the clock was wrong."""
+        """How often the clock was wrong or was set back."""
 
     def place(self, frame: SourceFrame[T]) -> Iterator[tuple[int, T]]:
-        """The frames that are certain by now."""
+        """Add a frame; yield the frames whose places are now certain."""
         if self._held:
             time_s, last = frame.time_s, self._held[-1]
             assert last.time_s is not None
@@ -79,13 +81,13 @@ class SourceTimeline(Generic[T]):
         yield from self._place(frame)
 
     def finish(self) -> Iterator[tuple[int, T]]:
-        """The rest."""
+        """Yield the frames that are still held."""
         if self._held:
             assert self._held[0].time_s is not None
             yield from self._believe() if self._off(self._held[0].time_s) <= LAST_S else self._deny()
 
     def _off(self, time_s: float) -> float:
-        """How far ahead of what has been placed it lies."""
+        """Return how far a timestamp lies ahead of the placed audio."""
         return time_s + self._shift_s - self.position_s
 
     def _place(self, frame: SourceFrame[T]) -> Iterator[tuple[int, T]]:
@@ -96,7 +98,7 @@ class SourceTimeline(Generic[T]):
             yield self._put(frame, off_s)
 
     def _follow(self, time_s: float) -> float:
-        """`_off`, after a jump by the clock that is right from here on."""
+        """Return `_off`; when the clock has jumped, by the offset that holds from here on."""
         off_s = self._off(time_s)
         set_back = self._last_s is not None and time_s < self._last_s - TOLERANCE_S
         if not set_back and off_s <= TOLERANCE_S:
@@ -133,13 +135,13 @@ class SourceTimeline(Generic[T]):
             yield from self._believe()
 
     def _believe(self) -> Iterator[tuple[int, T]]:
-        """The gap was one."""
+        """Place the held frames after the gap, which is confirmed."""
         for frame in self._release():
             assert frame.time_s is not None
             yield self._put(frame, self._off(frame.time_s))
 
     def _deny(self) -> Iterator[tuple[int, T]]:
-        """There was no gap: the clock has lied."""
+        """Place the held frames without a gap: their timestamps were wrong."""
         self.jumps += 1
         for frame in self._release():
             yield self._put(frame, 0.0)

@@ -1,7 +1,8 @@
-"""One file becomes segments: chunks from the reader, a few at a time, through the recogniser's batch lane.
+"""Transcribes one file: chunks from the decoder go through the recogniser's batch lane, a few at a time, and become
+segments.
 
-A chunk whose recognition fails is asked about again alone: the engine has died over all that were in work, and one of
-them is to blame at most. Only a chunk that fails by itself ends in a segment with `error`.
+When the engine dies, it takes every chunk in progress with it, although at most one of them is to blame. Each is then
+recognised again alone, and only a chunk that fails alone becomes a segment with `error`.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from mediaworker.files.segments import FileSegment
 POSITIONS_PER_MS = 8
 ATTEMPTS = 3
 READINGS, READINGS_SYNCHRONOUS = 3, 2
-"""Of `RestartingDecoder`; the second where somebody waits."""
+"""The argument `allowed` of `RestartingDecoder`, for jobs and for requests whose client waits."""
 CARRIED_CHARS = 200
-"""Of the text before, as context."""
+"""The length of the preceding text that is the context of a chunk."""
 
 
 class EngineUnavailable(MediaworkerError):
-    """There is no engine just now; what was not recognised can be asked for again."""
+    """There is no engine at present; the chunks that were not recognised can be tried again later."""
 
 
 class SourceChanged(MediaworkerError):
-    """What is known of the file is not of this file."""
+    """The known segments do not match the chunks of the file: it has changed since they were recognised."""
 
 
 @dataclass(slots=True)
@@ -73,15 +74,15 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """A file that is to be transcribed, and what for.
+    """A file that is to be transcribed, and how.
 
     Attributes:
-        file: a descriptor, seekable; the caller's.
-        name: its suffix tells headerless formats.
-        stream: names it to the scheduler, which takes turns between streams.
-        synchronous: a client waits on its request.
-        early: the first stretch has the engine for itself, so that its text is there as soon as may be.
-        known: segments by chunk that need not be recognised again.
+        file: a seekable descriptor, which stays the caller's.
+        name: the name whose suffix gives the format of a file without a header.
+        stream: the file's name for the scheduler, which alternates between streams.
+        synchronous: a client waits for the response.
+        early: the first chunk is recognised alone, so that its text is there as early as possible.
+        known: segments, by chunk, that need not be recognised again.
     """
 
     file: int
@@ -94,7 +95,7 @@ class FileTask:
 
 
 class FileTranscription:
-    """One file, once."""
+    """One transcription of one file."""
 
     def __init__(
         self, task: FileTask, recognizer: Recognizer, settings: Files, endpointing: Endpointing, stats: FileStats
@@ -103,9 +104,9 @@ class FileTranscription:
         self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, task.stream, synchronous
         self._known, self._stats = task.known, stats
         self._places = {index: _place(segment) for index, segment in self._known.items()}
-        """Of the chunks that need not come again."""
+        """The (channel, start, end) of each chunk, first those of the known segments."""
         self._uncarried = dict(self._known)
-        """What is known of the text, and has not been passed yet."""
+        """The known segments that the decoder has not reached yet: their text is not part of the context yet."""
         plan = ReadingPlan(options.channels, options.endpointing or endpointing, tuple(self._known))
         allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
         self.decoder = RestartingDecoder(task.file, task.name, plan, settings, allowed=allowed)
@@ -113,30 +114,32 @@ class FileTranscription:
         self._rows = 1 if options.condition_on_previous_text else settings.parallel_segments
         self._first = 1 if task.early else self._rows
         self._work: dict[str, _Work] = {}
-        """At the recogniser, by utterance."""
+        """The chunks at the recogniser, by utterance id."""
         self._suspects: deque[_Work] = deque()
+        """Chunks that were in progress when the engine died; each is recognised again alone."""
         self._unfinished = 0
-        """Chunks that are to become segments."""
+        """The number of chunks that have arrived and are not segments yet."""
         self._owed = 0
-        """Grants held back while there are suspects."""
+        """The number of grants held back while there are suspects."""
         self._done: asyncio.Queue[FileSegment | Exception | None] = asyncio.Queue()
         self._before: dict[int, str] = {}
-        """By channel, the end of its text so far."""
+        """The end of the text so far, by channel."""
         self._early: dict[int, FileSegment] = {}
-        """Finished before one that comes before them."""
+        """Segments that were finished before an earlier one, by chunk."""
         self._following = 0
-        """Index of the chunk that is next in the order of the file."""
+        """The index of the next chunk in the order of the file."""
 
     @property
     def done_s(self) -> float:
-        """All before it is recognised."""
+        """The position in the file before which everything is recognised."""
         waiting = [each.chunk.audio_start for each in (*self._work.values(), *self._suspects)]
         return min([self.facts.position_s, *(start / (1000 * POSITIONS_PER_MS) for start in waiting)])
 
     async def segments(self, *, in_order: bool = False) -> AsyncGenerator[FileSegment, None]:
-        """Those that were not known, as they are finished or in the order of the file. Close it (`aclosing`) to cancel.
+        """Yield the segments that were not known, as they are finished or in the order of the file. Close the iterator
+        (`aclosing`) to cancel the transcription.
 
-        Raises FileRefused, EngineUnavailable, SourceChanged, OSError when there is no process to be had.
+        Raises FileRefused, EngineUnavailable, SourceChanged, and OSError when no process can be started.
         """
         reader = asyncio.create_task(self._read(), name=f"file {self._stream}")
         try:
@@ -156,7 +159,7 @@ class FileTranscription:
         finally:
             try:
                 await end_tasks(reader)
-            finally:  # the task group of a response whose client has gone cancels every await, this one too
+            finally:  # when a client leaves, the task group of its response cancels every await, also the one above
                 for utterance_id in self._work:
                     self._recognizer.cancel(utterance_id)
                 self._work.clear()
@@ -164,7 +167,7 @@ class FileTranscription:
             self._stats.audio_s += self.facts.ended.duration_s
 
     def _arrange(self, segment: FileSegment) -> list[FileSegment]:
-        """Those that are next in the order of the file, now that this one is there."""
+        """Return the segments that are now next in the order of the file."""
         self._early[segment.index] = segment
         found = []
         while self._following in self._early or self._following in self._known:
@@ -242,7 +245,7 @@ class FileTranscription:
         elif self._timed_words and hypothesis.text and language in self._recognizer.words:
             self._recognizer.align(hypothesis.utterance_id, hypothesis.text, language, self._on_alignment)
         else:
-            self._recognizer.cancel(hypothesis.utterance_id)  # of one with words to say it has kept the audio
+            self._recognizer.cancel(hypothesis.utterance_id)  # it may keep the audio for the times of the words
             self._finish(hypothesis.utterance_id)
 
     def _on_alignment(self, alignment: Alignment) -> None:
@@ -275,7 +278,7 @@ class FileTranscription:
         self._retry_next()
 
     def _retry_next(self) -> None:
-        """Suspects have their turn one by one, when nothing else of the file is in work."""
+        """Recognise the next suspect when no other chunk of the file is in progress."""
         if self._suspects and not self._work:
             self._recognise(self._suspects.popleft())
 
