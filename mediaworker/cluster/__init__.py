@@ -1,6 +1,7 @@
-"""Workers on several machines that know each other's calls, through NATS JetStream (`cluster.nats`).
+"""A cluster of workers on several machines, which share their calls and jobs through NATS JetStream (`cluster.nats`).
 
-A worker commits its events as it does alone. `outbox` publishes them into a replicated stream, from which `mirror` at
-every worker reads the events of all into a store of its own; `events` shows that store, and this worker's own events
-without waiting for the stream. Nothing here is imported without `cluster.nats`.
+A worker commits its events to its own store, as without a cluster. `outbox` publishes them into a replicated stream.
+`mirror`, at every worker, reads the events of all workers from the stream into a second store. `events` serves that
+store to subscribers, and this worker's own events without waiting for the stream. Nothing in this package is imported
+without `cluster.nats`.
 """

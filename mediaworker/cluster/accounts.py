@@ -1,8 +1,8 @@
-"""Which worker registers an account that only one may register (`sip.accounts.one_worker`).
+"""The election of the one worker that registers a SIP account marked `sip.accounts.one_worker`.
 
-A key of JetStream names the worker that holds the account. It is written only on top of what was read, so of two
-workers that want it one has it. It is free when nobody holds it, or a worker that is gone, which `leases` decides.
-While NATS is away nothing changes hands.
+A key in JetStream names the worker that holds the account. A worker writes the key only if it has not changed since it
+was read (compare and swap), so of two competing workers one wins. An account is free when its key is missing, or when
+its worker is gone, which `leases` decides. While NATS cannot be reached, no account changes its worker.
 """
 
 from __future__ import annotations
@@ -26,40 +26,46 @@ if TYPE_CHECKING:
 
 BUCKET = "ACCOUNTS"
 LEAVE_S = 2.0
-"""The registrar has so long to answer that a registration is taken back, and then NATS to take the keys."""
+"""The timeout for the registrar's answer to an unregistration, and then for the deletion of the keys in NATS."""
 log = structlog.get_logger("cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Of an account, as its key says."""
+    """The worker that holds an account, as its key names it."""
 
     worker: str = ""
-    """Empty: nobody."""
+    """The worker's id; empty if the account is free."""
     revision: int = 0
-    """0: the key is not there."""
+    """The key's revision; 0 if the key does not exist."""
 
 
 class ClusterAccounts:
-    """See the module. `read` and `settle` at each renewal of this worker's lease, `release` before it takes no more
-    calls. `accounts` are those that one worker alone registers."""
+    """Decides for each of `accounts` whether this worker registers it.
+
+    The owner calls `read` and `settle` at each renewal of this worker's lease, and `release` before the worker stops
+    accepting calls.
+    """
 
     def __init__(self, connection: NatsConnection, accounts: Sequence[RegisteredAccount] = ()) -> None:
         self._connection, self.accounts = connection, accounts
         self._holders: dict[str, Holder] = {}
-        """Key → as it was read last."""
+        """Key → the holder that was read last."""
         self._held: dict[str, int] = {}
         """Keys of the accounts that this worker holds, with their revisions."""
         self._released = False
 
     @property
     def warnings(self) -> list[str]:
-        """For the time that NATS cannot be reached."""
+        """The warnings that readiness shows while NATS cannot be reached."""
         waiting = ", ".join(each.name for each in self.accounts if each.registration.state == "standby")
         return [f"cluster: this worker cannot take over the registration of {waiting} now"] if waiting else []
 
     async def read(self) -> set[str]:
-        """Ids of the workers that hold accounts. Raises ClusterUnreachable, APIError, nats.errors.Error."""
+        """Read the keys, and return the ids of the workers that hold accounts.
+
+        Raises ClusterUnreachable, APIError, nats.errors.Error.
+        """
         if self.accounts:
             bucket = await self._connection.bucket(BUCKET)
             keys = [_key(account) for account in self.accounts]
@@ -68,9 +74,9 @@ class ClusterAccounts:
         return {holder.worker for holder in self._holders.values()} - {""}
 
     async def settle(self, own: str, gone: Collection[str]) -> None:
-        """Take accounts that are free, and stand by where another worker holds one. Raises as `read`.
+        """Claim accounts that are free, and stand by where another worker holds one. Raises as `read`.
 
-        own: this worker's id; gone: ids of workers that hold nothing any more.
+        own: this worker's id; gone: the ids of workers whose accounts count as free.
         """
         if not self.accounts:
             return
@@ -82,10 +88,10 @@ class ClusterAccounts:
             elif holder.worker and holder.worker not in gone:
                 await self._stand_by(bucket, account, holder)
             else:
-                await self._take(bucket, account, own)
+                await self._claim(bucket, account, own)
 
     async def release(self) -> None:
-        """Take every registration back and leave the accounts to other workers, in a few seconds."""
+        """Unregister all accounts and release them to other workers; takes a few seconds at most."""
         if self._released:
             return
         self._released = True
@@ -101,13 +107,13 @@ class ClusterAccounts:
             log.info("an account stays with this worker until its lease has run out", reason=why(error))
 
     def _hold(self, account: RegisteredAccount, revision: int) -> None:
-        """It registers once more when the key has been written since: see `_stand_by`."""
+        """Register the account, and again whenever its key has a new revision: see `_stand_by`."""
         key = _key(account)
         if self._held.get(key) != revision and not self._released:
             self._held[key] = revision
             account.hold()
 
-    async def _take(self, bucket: KeyValue, account: RegisteredAccount, own: str) -> None:
+    async def _claim(self, bucket: KeyValue, account: RegisteredAccount, own: str) -> None:
         key = _key(account)
         before = self._holders[key]
         if self._released:
@@ -125,8 +131,11 @@ class ClusterAccounts:
         self._hold(account, revision)
 
     async def _stand_by(self, bucket: KeyValue, account: RegisteredAccount, holder: Holder) -> None:
-        """Another worker holds the account. What this one had registered may have pushed out the other's contact at the
-        PBX, so its key is written again, by which it knows that it is to register once more."""
+        """Unregister an account that another worker holds.
+
+        This worker's registration may have replaced the other worker's contact at the PBX. So the key is written again
+        with the same content: its new revision makes the holder register once more.
+        """
         self._held.pop(_key(account), None)
         if account.stand_by("another worker registers it"):
             await _all_left([account])
@@ -135,7 +144,7 @@ class ClusterAccounts:
 
 
 def _key(account: RegisteredAccount) -> str:
-    """Readable by `base64 -d`: a user's name may have letters that a key may not."""
+    """The key of an account: its address in base64, because a user name may contain letters that a key may not."""
     return base64.urlsafe_b64encode(account.address.encode()).decode()
 
 

@@ -1,4 +1,4 @@
-"""The connection to NATS: made again whenever it is lost, and the stream that holds the events of all workers."""
+"""The connection to NATS, which reconnects after every loss, and the settings of the cluster's stream and buckets."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from mediaworker.errors import MediaworkerError
 
 RETRY_S = 1.0
 ANSWER_S = 5.0
-"""How long JetStream may take for an answer."""
+"""The timeout of requests to JetStream."""
 CONNECT_S = 3.0
 PING_S = 2
-"""A server that leaves two pings unanswered is given up."""
+"""The interval of pings; the client drops the connection after two pings without an answer."""
 PLAIN = "the server does not encrypt, and tls:// asks for that"
 DUPLICATES_S = 600.0
-"""For so long JetStream remembers the ids of messages: one that is published again is no double."""
+"""How long JetStream remembers message ids: a message that is published again within this time is no duplicate."""
 OVERWRITE_DAYS = 1.0
-"""So long before JetStream lets go of an event do workers overwrite it (`cluster.erasure`)."""
+"""How long before JetStream would expire an event the workers overwrite it (`cluster.erasure`)."""
 BUCKET_DUPLICATES_S = 120.0
 log = structlog.get_logger("cluster")
 
 
 class ClusterUnreachable(MediaworkerError):
-    """NATS, or its stream, cannot be had just now. The message is a part of a sentence."""
+    """NATS, or its stream, cannot be reached now. The message is a clause, to be used after a colon."""
 
 
 TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
-"""What a question to NATS or JetStream may raise: it is asked again later."""
+"""The errors that a request to NATS or JetStream may raise; the caller retries later."""
 
 
 class CancellableClient(Client):
-    """A task that waits for an answer of NATS can be cancelled at any time."""
+    """A client whose `request` can be cancelled at any time."""
 
     async def request(self, *arguments: Any, **options: Any) -> Msg:
         with cancellable():
@@ -58,7 +58,7 @@ class CancellableClient(Client):
 
 
 class NatsConnection:
-    """See the module.
+    """The worker's connection to NATS.
 
     Args:
         on_ready: called when the stream is there, at the start and after each loss of the connection.
@@ -66,21 +66,21 @@ class NatsConnection:
 
     def __init__(self, settings: Cluster, *, worker: str, on_ready: Callable[[], Awaitable[None]]) -> None:
         self.trouble = "NATS has not been reached yet"
-        """Why the cluster is not there; empty: it is."""
+        """Why the cluster cannot be reached; empty while it can."""
         self.stream = f"{settings.name.upper()}_EVENTS"
         self.reconnects = 0
         self._settings, self._worker, self._on_ready = settings, worker, on_ready
         self._context: ssl.SSLContext | None = None
         self._shaken = self._proven = False
-        """A TLS handshake has succeeded; and the password was sent behind one."""
+        """A TLS handshake has succeeded on this connection; and, in `_proven`, the password was sent after one."""
         self._client: Client | None = None
         self._listening: set[str] = set()
-        """Subjects that this client has subscribed to: after a connection that was refused there is another one."""
+        """The subjects of the present client's subscriptions. A new client, after a refused connection, has none."""
         self._js: JetStreamContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
         self._stopping = False
-        """Then the end of the connection is no trouble."""
+        """The worker is stopping, so the end of the connection is not reported as trouble."""
 
     @property
     def client(self) -> Client:
@@ -97,19 +97,19 @@ class NatsConnection:
         return self._js
 
     async def listen(self, subject: str, answer: Callable[[Msg], Awaitable[None]]) -> None:
-        """Have `answer` called for each message; nothing happens where the client listens already."""
+        """Subscribe to the subject: `answer` is called for each message. A second subscription changes nothing."""
         if subject not in self._listening:
             listening = self._listening
             await self.client.subscribe(subject, cb=answer)
             listening.add(subject)
 
     def check(self, settings: Settings) -> None:
-        """Raises ConfigError where the next connection could not be made with these certificates."""
+        """Raises ConfigError if these certificates cannot be used for the next connection."""
         if self._context is not None:
             client_context(settings.cluster)
 
     def use(self, settings: Settings) -> None:
-        """Certificates are read again for the next connection. Raises ConfigError."""
+        """Read the certificates again for the next connection. Raises ConfigError."""
         if self._context is not None:
             renew(self._context, settings.cluster)
 
@@ -120,7 +120,7 @@ class NatsConnection:
         self._stopping = True
         await end_tasks(self._task)
         if self._client is not None:
-            # uvloop raises RuntimeError where the client still writes to a connection that is lost.
+            # uvloop raises RuntimeError if the client still writes to a lost connection.
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
                 await self._client.close()
 
@@ -131,8 +131,10 @@ class NatsConnection:
         return f"{self._settings.name.upper()}_{name}"
 
     async def bucket(self, name: str, *, ttl_s: float = 0, history: int = 1) -> KeyValue:
-        """Made if it is not there. `history`: values of a key that it remembers. Raises ClusterUnreachable, APIError,
-        nats.errors.Error."""
+        """The key-value bucket, which is created if it does not exist. `history` is the number of values kept per key.
+
+        Raises ClusterUnreachable, APIError, nats.errors.Error.
+        """
         js, bucket = self.js, self.bucket_name(name)
         try:
             return await js.key_value(bucket)
@@ -142,7 +144,10 @@ class NatsConnection:
             return await js.key_value(bucket)
 
     def _bucket_config(self, bucket: str, ttl_s: float, history: int) -> StreamConfig:
-        """As NATS's ADR-8 lays down a bucket, but its values can be overwritten: `create_key_value` denies that."""
+        """A bucket's stream as NATS's ADR-8 defines it, except that messages can be deleted, and so overwritten.
+
+        The client's `create_key_value` sets `deny_delete`.
+        """
         return StreamConfig(
             name=f"KV_{bucket}",
             subjects=[f"$KV.{bucket}.>"],
@@ -156,7 +161,10 @@ class NatsConnection:
         )
 
     async def object_store(self, name: str) -> ObjectStore:
-        """As `bucket`; what is in it goes after `cluster.keep_days`."""
+        """The object store, which is created if it does not exist. Objects expire after `cluster.keep_days`.
+
+        Raises as `bucket`.
+        """
         js, bucket = self.js, self.bucket_name(name)
         try:
             return await js.object_store(bucket)
@@ -167,7 +175,10 @@ class NatsConnection:
             return await js.object_store(bucket)
 
     async def stream_id(self) -> str:
-        """Of the stream, which is made if it is not there: cursors begin with it. Raises ClusterUnreachable."""
+        """The id of the stream, with which cursors begin. The stream is created if it does not exist.
+
+        Raises ClusterUnreachable.
+        """
         try:
             try:
                 info = await self.js.stream_info(self.stream)
@@ -210,7 +221,7 @@ class NatsConnection:
                     self._again.clear()
                     await self._again.wait()
             except ClusterUnreachable as error:
-                self._tell(str(error))
+                self._report(str(error))
             await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> None:
@@ -228,7 +239,7 @@ class NatsConnection:
 
         async def lost() -> None:
             self._shaken = self._proven = False
-            self._tell("the connection to NATS was lost")
+            self._report("the connection to NATS was lost")
 
         problems: list[str] = []
 
@@ -277,14 +288,18 @@ class NatsConnection:
 
     @property
     def _plain(self) -> bool:
-        """The connection that has just been made is not encrypted, and ought to be."""
+        """Whether the new connection is unencrypted although the settings demand TLS."""
         return self._wants_tls and not (self._shaken or self._proven)
 
     def _on_handshake(self) -> None:
         self._shaken = True
 
     def _user(self) -> str:
-        """Asked for by the client in each connection, right before it sends the password. Raises nats.errors.Error."""
+        """The user name, for which the client asks on each connection right before it sends the password.
+
+        So this is the last moment at which a password can be kept from an unencrypted connection. Raises
+        nats.errors.Error.
+        """
         if self._wants_tls and not self._shaken:
             raise nats.errors.Error(PLAIN)
         self._shaken, self._proven = False, True
@@ -296,7 +311,7 @@ class NatsConnection:
             log.info("cluster joined", nats=[_plain(url) for url in self._settings.nats], stream=self.stream)
         self.trouble = ""
 
-    def _tell(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         if trouble != self.trouble and not self._stopping:
             log.warning("the cluster is not there: calls go on", problem=trouble)
         self.trouble = trouble
@@ -307,6 +322,6 @@ def why(error: BaseException) -> str:
 
 
 def _plain(url: str) -> str:
-    """Without a password."""
+    """The URL without its password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

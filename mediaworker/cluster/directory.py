@@ -1,4 +1,4 @@
-"""The calls of all workers: known here by their events, and changed by the worker that has them."""
+"""The directory of all workers' calls: it reads the shared events, and asks a live call's worker for changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger("cluster")
 
 
 class Command(msgspec.Struct, frozen=True):
-    """To the worker that has a live call."""
+    """A request to the worker that has a live call."""
 
     do: Literal["hangup", "change", "play", "stop", "stopped"]
     call_id: str
@@ -46,18 +46,18 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class EndedCallChange(msgspec.Struct, frozen=True):
-    """To all workers, in the stream: what has been done to a call that has ended."""
+    """A change of an ended call, published to all workers in the stream."""
 
     names: dict[str, str] = {}
     erased: bool = False
 
 
 CHANGES = "changes"
-"""In the place of a worker's id in a subject of the stream."""
+"""The subject token that such changes have in place of a worker's id."""
 
 
 class ClusterDirectory(CallDirectory):
-    """Falls back to this worker's own calls until the cluster has been reached for the first time."""
+    """The calls of all workers; until the cluster has been reached for the first time, only those of this worker."""
 
     def __init__(self, hub: EventHub, live: CallRegistry, events: ClusterEvents, connection: NatsConnection) -> None:
         super().__init__(hub, live)
@@ -70,8 +70,8 @@ class ClusterDirectory(CallDirectory):
         others = await self._events.read(lambda database: database.calls(limit, after))
         found = {record.call_id: record for record in own}
         for record in others:
-            mine = found.get(record.call_id)
-            if mine is None or (record.state == "ended" and not self._goes_on(mine)):
+            local = found.get(record.call_id)
+            if local is None or (record.state == "ended" and not self._goes_on(local)):
                 found[record.call_id] = record
         return sorted(found.values(), key=lambda record: record.call_id, reverse=True)[:limit]
 
@@ -85,7 +85,7 @@ class ClusterDirectory(CallDirectory):
         own = await super().record(call_id)
         if not self._events.started or self._goes_on(own):
             return own
-        # Of one that has ended, what all know: another worker may have ended it while this one was away.
+        # For an ended call the shared record counts: another worker may have ended it while this one was cut off.
         return self._events.call(call_id) or await self._events.read(lambda database: database.call(call_id)) or own
 
     async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
@@ -96,17 +96,17 @@ class ClusterDirectory(CallDirectory):
         return found or await super().frames(call_id, types)
 
     def _goes_on(self, own: CallRecord | None) -> bool:
-        """Whether a call of this worker is open, for all that anybody knows."""
+        """Whether a call of this worker is open, and no other worker has ended it."""
         return own is not None and own.state != "ended" and not self._events.own_calls.ended_elsewhere(own.call_id)
 
-    # -- by the worker that has it ------------------------------------------------------------------------------------
+    # -- carried out by the worker that has the call ------------------------------------------------------------------
 
     async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
         await self._do(Command("hangup", call_id, after_playback=after_playback))
 
     async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
         if language is None and self._live.get(call_id) is None and not self._elsewhere(call_id):
-            await self._tell(call_id, EndedCallChange(names=dict(names)))
+            await self._publish_change(call_id, EndedCallChange(names=dict(names)))
         else:
             await self._do(Command("change", call_id, dict(names), language))
 
@@ -120,12 +120,12 @@ class ClusterDirectory(CallDirectory):
         return (await self._do(Command("stopped", call_id))).stopped
 
     async def _do(self, command: Command) -> Reply:
-        """Raises CallOver, NotPlayable, OwnerAway."""
+        """Carry out a command here, or at the call's worker. Raises CallOver, NotPlayable, OwnerAway."""
         owner = self._elsewhere(command.call_id)
         return await (self._ask(owner, command) if owner else self._do_here(command))
 
     async def _do_here(self, command: Command) -> Reply:
-        """Raises CallOver, NotPlayable, StoreError."""
+        """Carry out a command on a call of this worker. Raises CallOver, NotPlayable, StoreError."""
         match command.do:
             case "hangup":
                 await super().hangup(command.call_id, after_playback=command.after_playback)
@@ -144,21 +144,21 @@ class ClusterDirectory(CallDirectory):
             await self._overwrite("*", call_id)
         except TROUBLE as error:
             raise OwnerAway(f"the call cannot be erased everywhere just now: {error}") from None
-        await self._tell(call_id, EndedCallChange(erased=True))
+        await self._publish_change(call_id, EndedCallChange(erased=True))
 
     async def _overwrite(self, worker: str, call_id: str) -> None:
-        """In the stream, what a worker has told of a call, or what all of them have. Raises what `TROUBLE` names."""
+        """Overwrite a worker's (or, for `*`, every worker's) messages about a call in the stream. Raises `TROUBLE`."""
         await overwrite(self._connection, self._connection.stream, self._connection.subject("events", worker, call_id))
 
     def _elsewhere(self, call_id: str) -> str:
-        """The worker that has the live call, if it is not this one."""
+        """The id of the other worker that has the live call; empty if there is none."""
         if not self._events.started or self._live.get(call_id) is not None:
             return ""
         owner = self._events.owner(call_id)
         return "" if owner == self._events.own else owner
 
     async def _ask(self, owner: str, command: Command) -> Reply:
-        """Raises CallOver, NotPlayable, OwnerAway."""
+        """Send a command to the worker that has the call. Raises CallOver, NotPlayable, OwnerAway."""
         subject = self._connection.subject("worker", owner)
         try:
             answer = await self._connection.client.request(subject, msgspec.msgpack.encode(command), timeout=ANSWER_S)
@@ -173,23 +173,23 @@ class ClusterDirectory(CallDirectory):
             raise OwnerAway(reply.error)
         return reply
 
-    async def _tell(self, call_id: str, change: EndedCallChange) -> None:
-        """All workers; done here when it returns. Raises OwnerAway."""
+    async def _publish_change(self, call_id: str, change: EndedCallChange) -> None:
+        """Publish a change to all workers; this worker has applied it when this returns. Raises OwnerAway."""
         subject = self._connection.subject("events", CHANGES, call_id)
         try:
             taken = await self._connection.js.publish(subject, msgspec.json.encode(change))
         except TROUBLE as error:
-            raise OwnerAway(f"the other workers cannot be told just now: {error}") from None
+            raise OwnerAway(f"the change cannot be sent to the other workers now: {error}") from None
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._events.passed(taken.seq)
         except TimeoutError:
-            raise OwnerAway("the stream does not bring what it has taken") from None
+            raise OwnerAway("the stream does not deliver what it has accepted") from None
 
-    # -- asked and told by others -----------------------------------------------------------------------------------
+    # -- requests and changes from other workers --------------------------------------------------------------------
 
     async def answer(self, message: Msg) -> None:
-        """A command for this worker."""
+        """Answer a command from another worker."""
         try:
             reply = await self._do_here(msgspec.msgpack.decode(message.data, type=Command))
         except CallOver:
@@ -201,7 +201,7 @@ class ClusterDirectory(CallDirectory):
         await message.respond(msgspec.msgpack.encode(reply))
 
     async def changed(self, call_id: str, payload: bytes) -> None:
-        """A change has come in the stream: it is made in both stores of this worker."""
+        """Apply a change from the stream to both stores of this worker."""
         try:
             change = msgspec.json.decode(payload, type=EndedCallChange)
         except msgspec.DecodeError as error:
@@ -212,7 +212,7 @@ class ClusterDirectory(CallDirectory):
                 continue
             if change.erased:
                 await feed.ended_calls.erase(call_id)
-                if feed is self._hub:  # its outbox may have been late with some of it
+                if feed is self._hub:  # the outbox may still hold events of the call
                     with contextlib.suppress(*TROUBLE):
                         await self._overwrite(self._events.own, call_id)
             else:

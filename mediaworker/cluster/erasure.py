@@ -1,9 +1,9 @@
-"""What is erased of a cluster is overwritten in JetStream.
+"""Erasure in a cluster: erased data is overwritten in JetStream's files.
 
-A purge, and a limit of age or number, only have NATS forget where a message lies: its bytes stay in the stream's file
-until everything else in that block of up to 8 MB has gone, too. A message that is deleted by its number is overwritten
-at once, in each server's file of the stream. So calls and jobs are erased that way, and old messages before JetStream
-lets go of them.
+After a purge, or at a limit of age or number, NATS only drops its reference to a message. The bytes stay in the
+stream's file until everything else in that block of up to 8 MB has been removed, too. A message that is deleted by its
+number is overwritten at once, in each server's file of the stream. So calls and jobs are erased by message number, and
+old messages are erased the same way before JetStream would expire them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mediaworker.events.retention import DAY_S, RetentionTask
 from mediaworker.events.store import StoreError
 
 NOT_DELETED = 10057
-"""JetStream's error code where the message is gone already, or where the stream permits no deletion."""
+"""JetStream's error code if the message no longer exists, or if the stream permits no deletion."""
 log = structlog.get_logger("cluster")
 
 
@@ -36,14 +36,14 @@ async def overwrite(
     before: int | None = None,
     older_than_s: float | None = None,
 ) -> int:
-    """Overwrite what the stream has of the subject; returns how many messages that were. Raises what `TROUBLE` names.
+    """Overwrite the stream's messages with the subject; returns their number. Raises the errors of `TROUBLE`.
 
     Args:
         before: only messages with lower numbers than this one.
         older_than_s: only messages that were stored before this Unix time.
     """
     info = await connection.js.stream_info(stream)
-    if info.config.deny_delete:  # nobody can change that once a stream has been made
+    if info.config.deny_delete:  # it cannot be changed once the stream exists
         log.warning("erased, but not overwritten: the stream denies it", stream=stream)
         if older_than_s is None:
             await connection.js.purge_stream(stream, seq=before, subject=subject)
@@ -65,7 +65,7 @@ async def overwrite(
 
 
 async def overwrite_old(connection: NatsConnection, stream: str, subject: str) -> int:
-    """As `overwrite`, but for the latest message of the subject."""
+    """Overwrite all messages with the subject except the latest one."""
     last = await connection.js.get_last_msg(stream, subject)
     return await overwrite(connection, stream, subject, before=last.seq)
 
@@ -75,7 +75,7 @@ async def _overwrite(connection: NatsConnection, stream: str, numbers: list[int]
 
 
 async def overwrite_one(connection: NatsConnection, stream: str, number: int) -> bool:
-    """One message by its number; whether it was there. Raises what `TROUBLE` names."""
+    """Overwrite one message by its number; returns whether it existed. Raises the errors of `TROUBLE`."""
     if not number:
         return False
     try:
@@ -87,7 +87,7 @@ async def overwrite_one(connection: NatsConnection, stream: str, number: int) ->
 
 
 class ClusterRetention(RetentionTask):
-    """Erases old calls from this worker's copy of the events of all, and from the stream that they have come from."""
+    """Erases old calls from this worker's copy of all events, and from the stream that fills the copy."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ClusterRetention(RetentionTask):
         return calls
 
     async def _erase_elsewhere(self, call_id: str) -> None:
-        if self.settings.max_age_days < self._keep_days:  # else it has gone
+        if self.settings.max_age_days < self._keep_days:  # else the stream has expired it already
             await self._overwrite("*", call_id)
 
     async def _overwrite(self, *tokens: str, older_than_s: float | None = None) -> None:
@@ -121,5 +121,5 @@ class ClusterRetention(RetentionTask):
             raise StoreError(f"JetStream: {why(error)}") from error
 
     async def _latest_s(self) -> float | None:
-        # What an empty copy will be filled with was stored by other clocks.
+        # An empty copy will be filled with events that were stored by the clocks of other machines.
         return await super()._latest_s() or 0.0

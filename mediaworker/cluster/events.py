@@ -1,8 +1,8 @@
-"""The events of all workers: those of others as the stream brings them, this worker's own as soon as it has them.
+"""The feed of all workers' events: those of other workers in the order of the stream, this worker's own at once.
 
-Rows are places in the stream, the same at every worker, so a cursor is valid everywhere. This worker's own events are
-shown before the stream has them, for nobody here is to wait for it; a cursor says how far that has gone, by the rows of
-this worker's own store, and whoever resumes elsewhere is not shown again what it has seen.
+A row is a place in the stream, the same at every worker, so a cursor is valid everywhere. This worker's own events are
+shown before the stream has them, so that its subscribers need not wait for the stream. A cursor therefore also contains
+the row reached in this worker's own store, and a subscriber that resumes at another worker gets no event twice.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from mediaworker.events.tables import Carried
 from mediaworker.tracing.traces import Traces
 
 INDEXES = 1024
-"""Events in a message of the stream, at most: a row is the message's number in the stream and the event's in it."""
+"""The most events in a message of the stream. A row is the message's number × INDEXES + the event's index in it."""
 ENDED = 10_000
 FINISHED = 16
 CATCH_UP_S = 10.0
-"""How long a cursor of another worker may be ahead of what has come here."""
+"""How long a subscriber waits if its cursor, from another worker, is ahead of the events received here."""
 log = structlog.get_logger("cluster")
 
 
 class ClusterEvents(StoredEvents):
-    """See the module. `start` once the stream's id is known."""
+    """The feed of all workers' events. The owner calls `start` once the stream's id is known."""
 
     SHARED = True
     FOREIGN = "the cursor is of another cluster, or of a worker alone"
@@ -67,14 +67,14 @@ class ClusterEvents(StoredEvents):
         """`ask` and `prompt`: see `OwnEvents`."""
         super().__init__(settings, store, clock=time.time)
         self.strays = 0
-        """Events of calls whose beginning is not known here."""
+        """The number of events whose call's beginning never arrived here."""
         self._local, self._traces = local, traces
         self._traced: dict[int, tuple[str, str, str]] = {}
-        """Finals of others' calls that wait for the store: row → the call's `traceparent`, the utterance, the time."""
+        """Finals of other workers that wait for the store: row → the call's `traceparent`, the utterance, the time."""
         self._own = ""
         """The id of this worker's own store."""
         self._first_own_row = self._own_row = 0
-        """Own events behind the first were shown here at once, up to the second."""
+        """Own events after the first row and up to the second have been shown at once."""
         self._early = EarlyEvents()
         self.own_calls = OwnCalls()
         self._ending: set[asyncio.Task[None]] = set()
@@ -82,18 +82,18 @@ class ClusterEvents(StoredEvents):
         self._messages: dict[str, int] = {}
         """Worker → the number of its latest message in the stream."""
         self._origins: dict[str, str] = {}
-        """Open calls of others → the store of the worker that has them."""
+        """Call id → the store of the worker that has the open call."""
         self._latest: dict[str, CallRecord] = {}
-        """Open calls after the last event that has come."""
+        """Open calls after the latest event received, which the store may not have yet."""
         self._partials: dict[str, dict[str, TranscriptPartial]] = {}
-        """Open calls of others → utterance → its last partial."""
+        """Open calls of other workers → utterance → its latest partial."""
         self._finished: dict[str, deque[str]] = {}
-        """Open calls → the utterances that had their final last: a partial of one has been overtaken."""
+        """Open calls → the utterances with the latest finals: a partial that arrives after its final is dropped."""
         self._ended: OrderedDict[str, None] = OrderedDict()
-        """Calls that have ended lately: what comes of them again has been published twice."""
+        """Calls that ended recently: any further event of them is a duplicate."""
         self._arrived = asyncio.Event()
         self._passed = 0
-        """The number of the latest message that has been taken."""
+        """The number of the latest message that has been processed."""
 
     async def start(self, stream_id: str) -> None:
         """Raises StoreError."""
@@ -132,7 +132,7 @@ class ClusterEvents(StoredEvents):
 
     @property
     def own(self) -> str:
-        """The id of this worker's own store: other workers know it by this."""
+        """The id of this worker's own store, which identifies the worker in the cluster."""
         return self._own
 
     @property
@@ -141,11 +141,11 @@ class ClusterEvents(StoredEvents):
 
     @property
     def next_message(self) -> int:
-        """The number, in the stream, of the first message that may not have been taken in whole."""
+        """The number, in the stream, of the first message that may not have been stored completely."""
         return max(1, self.event_log.row // INDEXES)
 
     def expire_before(self, message: int) -> None:
-        """The stream has forgotten the messages before this one."""
+        """Continue at this message, because the stream no longer has earlier ones."""
         row = message * INDEXES - 1
         if self.event_log.row < row:
             log.warning("events were not fetched while the stream had them", from_row=self.event_log.row, to_row=row)
@@ -154,11 +154,11 @@ class ClusterEvents(StoredEvents):
             self._visible.clear()
 
     def owner(self, call_id: str) -> str:
-        """The id of the store of the worker that has an open call; empty: it is not known, or is this worker."""
+        """The id of the worker that has an open call; empty if it is unknown, or if it is this worker."""
         return self._origins.get(call_id, "")
 
     def latest_message(self, worker: str) -> int:
-        """The number of the worker's latest message in the stream; 0: none has come."""
+        """The number of the worker's latest message in the stream; 0 if none has arrived."""
         return self._messages.get(worker, 0)
 
     def owners(self) -> set[str]:
@@ -166,18 +166,20 @@ class ClusterEvents(StoredEvents):
         return {self._origins[call_id] for call_id in self._latest if call_id in self._origins}
 
     def calls_of(self, worker: str) -> list[CallRecord]:
-        """Its open calls, as far as their events have come."""
+        """The worker's open calls, by the events received so far."""
         return [record for call_id, record in self._latest.items() if self._origins.get(call_id) == worker]
 
     def last_partials(self, call_id: str) -> dict[str, TranscriptPartial]:
-        """Of utterances of an open call that have no final yet."""
+        """Utterance → its latest partial, for the utterances of an open call that have no final yet."""
         return dict(self._partials.get(call_id, {}))
 
     # -- from the stream --------------------------------------------------------------------------------------------
 
     def receive(self, message: int, payload: bytes, traceparent: str = "") -> None:
-        """A message of the stream, in its order. Events that have come before are passed over. `traceparent`: of the
-        call, if it is traced."""
+        """Process a message of the stream, in order; events that arrived before are skipped.
+
+        `traceparent` is the trace context of the call, if it is traced.
+        """
         for index, frame in enumerate(payload.decode("utf-8", "replace").split("\n")):
             try:
                 event = decode(frame)
@@ -186,20 +188,20 @@ class ClusterEvents(StoredEvents):
                 log.error("unreadable event in the stream", message=message, error=str(error))
                 continue
             self._messages[place.store_id] = message
-            self._take(message * INDEXES + index, place, event, frame, traceparent)
+            self._receive_event(message * INDEXES + index, place, event, frame, traceparent)
 
     def pass_(self, message: int) -> None:
-        """The message has been taken, and what it brings is in line for the store."""
+        """Record that the message has been processed: its events are queued for the store."""
         self._passed = message
         self._arrived.set()
 
     async def passed(self, message: int) -> None:
-        """Until this message has been taken."""
+        """Wait until this message has been processed."""
         while self._passed < message:
             self._arrived.clear()
             await self._arrived.wait()
 
-    def _take(self, row: int, place: Cursor, event: Event, frame: str, traceparent: str) -> None:
+    def _receive_event(self, row: int, place: Cursor, event: Event, frame: str, traceparent: str) -> None:
         call_id = event.call_id
         if type_of(event.body) == CALL_ERASED:
             self._put(row, None, event, frame, place)
@@ -236,7 +238,7 @@ class ClusterEvents(StoredEvents):
             self.event_log.put(stored(row, after, event, frame, place, asyncio.get_running_loop().time()))
 
     def _fan_out(self, entry: Entry) -> None:
-        """The store has it."""
+        """Show an event to subscribers, once the store has it."""
         self._arrived.set()
         self._note(entry.record)
         if entry.record is not None and entry.record.state == "ended":
@@ -246,7 +248,7 @@ class ClusterEvents(StoredEvents):
         if place.store_id == self._own:
             self._early.stored(place.row, waiting=self.own_events.waiting)
             if place.row > self._first_own_row:
-                return  # it was shown when it was heard
+                return  # it was shown when this worker produced it
         elif place.store_id == closer_of(self._own) and not self._shows_end(entry):
             return
         self._offer(entry)
@@ -264,7 +266,7 @@ class ClusterEvents(StoredEvents):
         return shows
 
     async def _end(self, record: CallRecord) -> None:
-        """A call of which more was shown here than the worker knew that has ended it."""
+        """Show an end for a call of which subscribers here saw more than the worker knew that ended it."""
         history: list[Event] = []
         with contextlib.suppress(StoreError):
             history = await self._local.history(record.call_id)
@@ -273,7 +275,10 @@ class ClusterEvents(StoredEvents):
             self._offer(Entry(None, event.call_id, event.seq, type_of(event.body), encode(event), now_s))
 
     def receive_partial(self, worker: str, frame: str) -> None:
-        """Of another worker, by core NATS. It may come behind the final, which has another way."""
+        """Show a partial of another worker, which comes by core NATS.
+
+        It may arrive after its final, because finals travel through the stream. Such a partial is dropped.
+        """
         try:
             event = decode(frame)
         except EventError:
@@ -317,14 +322,14 @@ class ClusterEvents(StoredEvents):
             return
         live = [each for key in {None, entry.call_id} for each in self._live.get(key, ()) if each.wants(entry)]
         if not live:
-            return  # most events are of no interest to anybody here
+            return  # no subscriber here wants the event, which is the usual case
         here = self._here()
         stamped = replace(entry, frame=stamp(entry.frame, str(here)), cursor=here)
         for subscription in live:
             self._offer_to(subscription, stamped)
 
     def _offer_to(self, subscription: Subscription, entry: Entry) -> None:
-        """To one that has resumed: not again what it has seen elsewhere."""
+        """Pass an event to a subscriber, unless it has received the event at another worker before it resumed here."""
         seen = dict(subscription.resumed.seen)
         if seen:
             if entry.origin is not None and entry.origin.row <= seen.get(entry.origin.store_id, 0):
@@ -335,7 +340,7 @@ class ClusterEvents(StoredEvents):
         subscription.offer(entry)
 
     async def check(self, subscription: Subscription) -> None:
-        """The worker that the cursor is from may be a little ahead."""
+        """Wait until this worker has reached the cursor: the worker that issued it may be a little ahead."""
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while self.event_log.visible_row < subscription.resumed.row:

@@ -1,4 +1,4 @@
-"""What jobs consist of in JetStream: records and stretches in two buckets, and uploads in an object store."""
+"""The data of jobs in JetStream: records and segments in two buckets, and uploads in an object store."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from mediaworker.storage.database_thread import StoreError
 T = TypeVar("T")
 RECORDS, SEGMENTS, UPLOADS = "JOBS", "JOB_SEGMENTS", "JOB_UPLOADS"
 HISTORY = 64
-"""Values of a key that the buckets of jobs remember, the most that NATS allows: what NATS lets go of by itself is not
-overwritten."""
+"""The number of values that the buckets keep per key, the most that NATS allows. Values that NATS drops by itself would
+not be overwritten."""
 AGAIN_S = 0.5
 CHUNK_BYTES = 128 * 1024
 FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
-"""An upload that is not here after the one and its size by the other is asked for again."""
+"""The timeout of a download: FETCH_S plus the upload's size / FETCH_BYTES_PER_S."""
 
 _segment, _encoder = msgspec.json.Decoder(FileSegment), msgspec.json.Encoder()
 
 
 @contextlib.asynccontextmanager
 async def asking() -> AsyncIterator[None]:
-    """JetStream's troubles are those of the store. Raises StoreError."""
+    """Turn the errors of JetStream into StoreError."""
     try:
         with cancellable():
             yield
@@ -53,7 +53,7 @@ async def asking() -> AsyncIterator[None]:
 
 
 async def patiently(do: Callable[[], Awaitable[T]]) -> T:
-    """What may be done twice, until it is done. Raises StoreError."""
+    """Retry an idempotent operation until it succeeds, for at most PATIENCE_S. Raises StoreError."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + PATIENCE_S
     while True:
@@ -67,7 +67,7 @@ async def patiently(do: Callable[[], Awaitable[T]]) -> T:
 
 
 class JobFiles:
-    """See the module. Everything raises StoreError."""
+    """The buckets and the object store of the cluster's jobs. Every method raises StoreError, except as stated."""
 
     def __init__(self, connection: NatsConnection, sources: Sources) -> None:
         self._connection, self._sources = connection, sources
@@ -76,17 +76,17 @@ class JobFiles:
         self._objects = f"OBJ_{self._uploads}"
 
     async def records(self) -> KeyValue:
-        """Raises what `TROUBLE` names."""
+        """The bucket of records. Raises the errors of `TROUBLE`."""
         return await self._connection.bucket(RECORDS, history=HISTORY)
 
     async def overwrite_record(self, revision: int) -> None:
-        """Behind which another one has been written. What is left now is overwritten when the job is erased."""
+        """Overwrite a superseded record. If that fails, it is overwritten when the job is erased."""
         with contextlib.suppress(*TROUBLE):
             await overwrite_one(self._connection, self.record_stream, revision)
 
     async def erase_record(self, job_id: str) -> None:
         async with asking():
-            await (await self.records()).delete(job_id)  # the last word: nobody writes on top of what came before
+            await (await self.records()).delete(job_id)  # first, so that no worker updates an earlier revision
             subject = f"$KV.{self._connection.bucket_name(RECORDS)}.{job_id}"
             await overwrite_old(self._connection, self.record_stream, subject)
 
@@ -98,11 +98,11 @@ class JobFiles:
                 async for message in stored:
                     with contextlib.suppress(ValueError):
                         segment = _segment.decode(message.data)
-                        found[segment.index] = segment  # one that was put again lies behind its predecessor
+                        found[segment.index] = segment  # a segment that was put again follows its predecessor
         return [found[index] for index in sorted(found)]
 
     async def _segments_of(self, job_id: str) -> tuple[str, str]:
-        """The stream and the subject that hold a job's stretches."""
+        """The stream and the subject of a job's segments."""
         await self._connection.bucket(SEGMENTS, history=HISTORY)
         name = self._connection.bucket_name(SEGMENTS)
         return f"KV_{name}", f"$KV.{name}.{job_id}.*"
@@ -119,7 +119,7 @@ class JobFiles:
             await overwrite(self._connection, *await self._segments_of(job_id))
 
     async def uploads(self) -> set[str]:
-        """Ids of the jobs that have one."""
+        """The ids of the jobs that have an upload."""
         async with asking():
             objects = await self._connection.object_store(UPLOADS)
             with contextlib.suppress(NotFoundError):
@@ -127,7 +127,7 @@ class JobFiles:
             return set()
 
     async def parts(self) -> set[str]:
-        """Ids of the jobs that the store has parts of a file for, of a whole one or of one that was broken off."""
+        """The ids of the jobs with parts of an upload in the store, complete or not."""
         async with asking():
             await self._connection.object_store(UPLOADS)
             info = await self._connection.js.stream_info(self._objects, subjects_filter=self._parts_of("*"))
@@ -137,20 +137,22 @@ class JobFiles:
         return f"$O.{self._uploads}.C.{nuid}"
 
     async def upload(self, job: Job) -> None:
-        """Raises SourceError too."""
+        """Copy a job's uploaded file into the object store. Raises SourceError, StoreError."""
         file = os.fdopen(await asyncio.to_thread(self._sources.open, job), "rb")
         with file:
             try:
                 async with asking():
                     await self._upload(job.id, file)
             except Exception:
-                with contextlib.suppress(StoreError):  # else the sweep erases it
+                with contextlib.suppress(StoreError):  # the sweep erases the parts later
                     await self.erase_upload(job.id)
                 raise
 
     async def _upload(self, job_id: str, file: BinaryIO) -> None:
-        """As NATS's ADR-20 lays down an object, with the job's id for the name of its parts: after a kill between two
-        parts they can still be found. `ObjectStore.put` names them at random."""
+        """Store an object as NATS's ADR-20 defines it, with the job's id as the name of its parts.
+
+        `ObjectStore.put` gives the parts a random name, which would be unknown after a kill between two parts.
+        """
         await self._connection.object_store(UPLOADS)
         js = self._connection.js
         await overwrite(self._connection, self._objects, self._parts_of(job_id))
@@ -175,7 +177,7 @@ class JobFiles:
         async with asking():
             objects = await self._connection.object_store(UPLOADS)
             with contextlib.suppress(ObjectNotFoundError):
-                # Of an older version: the parts have names of their own.
+                # Older versions of the worker gave the parts a random name.
                 if (nuid := (await objects.get_info(job_id)).nuid) != job_id:
                     await overwrite(self._connection, self._objects, self._parts_of(nuid))
             await overwrite(self._connection, self._objects, self._parts_of(job_id))
@@ -183,7 +185,7 @@ class JobFiles:
                 await objects.delete(job_id)
 
     async def fetch(self, job: Job) -> None:
-        """Its upload is among this worker's own. Raises OSError, SourceError too."""
+        """Download a job's upload, unless this worker has it. Raises OSError, SourceError, StoreError."""
         if job.id in await asyncio.to_thread(self._sources.uploads):
             return
         limit_s = FETCH_S + job.source.bytes / FETCH_BYTES_PER_S
@@ -204,8 +206,11 @@ class JobFiles:
             incoming.close()
 
     async def _download(self, job_id: str, incoming: IncomingFile) -> None:
-        """The parts of an object as NATS's ADR-20 lays them down. `ObjectStore.get` leaves its consumer behind when it
-        is cancelled. Raises DigestMismatchError: somebody has erased it meanwhile."""
+        """Download the parts of an object as NATS's ADR-20 defines them.
+
+        `ObjectStore.get` is not used, because it leaves its consumer behind when it is cancelled. Raises
+        DigestMismatchError if the upload is erased meanwhile.
+        """
         info = await (await self._connection.object_store(UPLOADS)).get_info(job_id)
         digest = hashlib.sha256()
         async with aclosing(messages(self._connection, self._objects, self._parts_of(info.nuid))) as parts:

@@ -1,10 +1,9 @@
-"""The jobs of all workers: any of them runs, shows, cancels and erases each.
+"""The jobs of all workers: any worker can run, show, cancel and erase any job.
 
-A job's record is a key in a bucket of JetStream, and a change is taken only on top of the latest one, so that of two
-workers one has the job; several servers of NATS 2.9 may take two changes at once, and the later one counts. Its
-stretches are keys of another bucket, and its upload is in an object store. Every worker keeps the records of all in its
-own store of jobs, which is otherwise as that of a worker alone; jobs that it had before it joined are published when it
-does.
+A job's record is a key in a JetStream bucket. An update is accepted only on top of the latest revision, so of two
+competing workers one gets the job. (Several servers of NATS 2.9 may accept two updates at once; then the later one
+counts.) The job's segments are keys of another bucket, and its upload is in an object store. Every worker mirrors all
+records in its own job store. Jobs from before a worker joined the cluster are published when it joins.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from mediaworker.storage.sqlite import UnusableDatabase
 
 RETRY_S = 1.0
 KNOWN_S = 10.0
-"""A worker that has just joined takes a job when it knows the others, if that is within this."""
+"""How long a new job waits, at a worker that has just joined, until the worker has read all records."""
 log = structlog.get_logger("cluster")
 
 _job, _encoder = msgspec.json.Decoder(Job), msgspec.json.Encoder()
 
 
 def _record(key: str, payload: bytes) -> Job:
-    """Whoever writes to NATS may write anything: an id is also the name of a file. Raises ValueError."""
+    """Decode a record, and check its id: any client of NATS may write one, and it names a file. Raises ValueError."""
     job = _job.decode(payload)
     if job.id != key or not is_job_id(key):
         raise ValueError("its id is another one than its key, or none")
@@ -53,7 +52,7 @@ def _record(key: str, payload: bytes) -> Job:
 
 
 class ClusterJobStore(JobStore):
-    """See the module. `join` once NATS is there, and each time it is there again; until then no job is taken."""
+    """The cluster's job store. The owner calls `join` on each connection to NATS; before that, no job is accepted."""
 
     def __init__(
         self, connection: NatsConnection, settings: Settings, *, clock: Callable[[], float] = time.time
@@ -63,24 +62,24 @@ class ClusterJobStore(JobStore):
         self._connection, self._own = connection, ""
         self._files = JobFiles(connection, self.sources)
         self._revisions: dict[str, int] = {}
-        """Of each record, as it was last seen or written."""
+        """Job id → the revision of its record that was read or written last."""
         self._learning = asyncio.Lock()
         self._not_here: set[str] = set()
-        """Jobs whose path this worker does not have."""
+        """Jobs whose source path does not exist at this worker."""
         self._ending = set[str]()
-        """Jobs that this worker is just ending: nobody is told who would end their runs for it."""
+        """Jobs that this worker is ending. `on_change` is not called for them, since it would end their runs."""
         self._reader: StreamReader | None = None
         self._complete = asyncio.Event()
-        """This worker has known all records once."""
+        """Set once this worker has read all records."""
         self._reconciling: asyncio.Task[None] | None = None
 
     def join(self, own: str) -> None:
-        """`own`: the id by which other workers know this one."""
+        """Start or restart reading the records. `own` is this worker's id in the cluster."""
         self._own = own
         if self._reader is None:
             stream = self._files.record_stream
             self._reader = StreamReader(
-                self._connection, stream, begin=self._begin_reading, begun=self._on_begun, take=self._take_message
+                self._connection, stream, begin=self._begin_reading, begun=self._on_begun, take=self._on_message
             )
         self._reader.start()
 
@@ -91,12 +90,12 @@ class ClusterJobStore(JobStore):
         await super().close()
 
     async def _begin(self) -> None:
-        """The records come from the bucket."""
+        """Read no local records: all come from the bucket."""
         await asyncio.to_thread(self.sources.erase_incomplete)
-        if self._reader is not None:  # it has come before this store was open
+        if self._reader is not None:  # `join` was called before this store was open
             self._reader.start()
 
-    # -- what a worker alone does in its own store --------------------------------------------------------------------
+    # -- operations of `JobStore`, on the bucket ----------------------------------------------------------------------
 
     def may_run(self, job: Job) -> bool:
         return self._complete.is_set() and super().may_run(job) and job.id not in self._not_here
@@ -110,7 +109,7 @@ class ClusterJobStore(JobStore):
         else:
             await self._files.upload(job)
         try:
-            with contextlib.suppress(JobElsewhere):  # it is in the bucket, and another worker was quick to take it
+            with contextlib.suppress(JobElsewhere):  # the bucket has the job, and another worker has claimed it
                 await self.put(job)
         except StoreError:
             if not job.source.path:
@@ -119,8 +118,9 @@ class ClusterJobStore(JobStore):
             raise
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
-        """`job` is what becomes of the record as it is known when this is called; if another worker has changed that
-        meanwhile, it is JobElsewhere."""
+        """Write a new version of a job's record on top of the one known here.
+
+        Raises JobElsewhere if another worker has changed the record meanwhile, and StoreError."""
         job, known = replace(job, worker=self._own), self.open.get(job.id)
         if not self._complete.is_set():
             await self._until_known()
@@ -137,12 +137,12 @@ class ClusterJobStore(JobStore):
                 raise JobElsewhere
             self._revisions[job.id] = revision
             self.open[job.id], self.trouble = job, None
-            # Progress is in the bucket; here it is enough to find the job by its state.
+            # The bucket has the progress. The local copy only has to find the job by its state.
             if known is None or known.state != job.state or not job.active:
                 await super().put(job)
 
     async def _until_known(self) -> None:
-        """Raises StoreError."""
+        """Wait until all records have been read. Raises StoreError after KNOWN_S."""
         trouble = self._connection.trouble
         if not trouble:
             async with within(KNOWN_S):
@@ -167,7 +167,7 @@ class ClusterJobStore(JobStore):
 
     async def renew(self, error: UnusableDatabase) -> set[str]:
         lost = await super().renew(error)
-        self._revisions.clear()  # the ended ones come again
+        self._revisions.clear()  # so that the reader stores the ended jobs again
         if self._reader is not None:
             self._reader.start()
         return lost
@@ -178,13 +178,13 @@ class ClusterJobStore(JobStore):
             job = replace(job, state="queued")
             try:
                 await self.put(job)
-            except StoreError as error:  # others go on believing that it runs here, so it waits for this worker
+            except StoreError as error:  # the record still says that the job runs here, so it waits for this worker
                 self.open[job_id], self.trouble = job, str(error)
             except JobElsewhere:
                 pass
 
     async def find(self, job_id: str) -> Job | None:
-        """One that another worker has just taken may not have been read yet: the bucket has it."""
+        """The job, from the bucket if its record has not been read yet. Raises StoreError."""
         if (job := await super().find(job_id)) is not None:
             return job
         async with asking():
@@ -205,7 +205,7 @@ class ClusterJobStore(JobStore):
         try:
             job = await super().end(job, state)
             if not job.source.path:
-                with contextlib.suppress(StoreError):  # the sweep tries again
+                with contextlib.suppress(StoreError):  # the sweep retries
                     await self._files.erase_upload(job.id)
         finally:
             self._ending.discard(job.id)
@@ -218,8 +218,10 @@ class ClusterJobStore(JobStore):
         await super().erase(job_id)
 
     async def sweep_uploads(self, *, sure: bool = False) -> int:
-        """Those of this worker, and of the object store those whose jobs have ended, or that nobody has begun a job
-        with for a day: the worker that was sending them has been killed."""
+        """Erase stale uploads of this worker and of the object store.
+
+        In the object store an upload is stale if its job has ended, or if it has no job after a day: then the worker
+        that was sending it has been killed."""
         if not self._complete.is_set():
             return 0
         uploads = await self._files.uploads() | set(filter(is_job_id, await self._files.parts()))
@@ -232,11 +234,11 @@ class ClusterJobStore(JobStore):
     # -- workers that are gone -----------------------------------------------------------------------------------------
 
     def workers(self) -> set[str]:
-        """Others, by their ids, that run a job or are to post a webhook."""
+        """The ids of the other workers that run a job or have to post its webhook."""
         return {job.worker for job in self.open.values() if job.state != "queued"} - {self._own}
 
     async def take_over(self, worker: str) -> None:
-        """It is gone: what it ran goes on wherever there is room, and what it was to post is posted here."""
+        """Queue the jobs of a lost worker for any worker, and post the webhooks that it owed."""
         for job_id in tuple(self.open):
             job = self.open.get(job_id)
             if job is None or job.worker != worker or job.state == "queued":
@@ -250,7 +252,7 @@ class ClusterJobStore(JobStore):
     # -- the bucket of records -----------------------------------------------------------------------------------------
 
     async def _publish(self, job: Job, revision: int) -> int:
-        """On top of `revision` (0: there is none). -> the new one. Raises StoreError, JobElsewhere."""
+        """Write the record on top of `revision` (0: none), return the new one. Raises StoreError, JobElsewhere."""
         payload = _encoder.encode(job)
 
         async def write() -> int:
@@ -272,9 +274,9 @@ class ClusterJobStore(JobStore):
         return await patiently(write)
 
     async def _current(self, bucket: KeyValue, job: Job, payload: bytes) -> tuple[bool, int]:
-        """Somebody has written the record since this worker has seen it: itself, unheard, or another one. -> whether it
-        is what was to be written, and its revision, on top of which it may be tried again. The reader learns
-        the rest. Raises JobElsewhere."""
+        """Read the record after a conflict: another worker wrote it, or this one did and missed the acknowledgement.
+
+        Returns whether the record equals the wanted one, and its revision for another attempt. Raises JobElsewhere."""
         try:
             entry = await bucket.get(job.id)
         except KeyNotFoundError:
@@ -282,7 +284,7 @@ class ClusterJobStore(JobStore):
         try:
             current = _record(job.id, entry.value or b"")
         except ValueError:
-            return False, entry.revision or 0  # nobody can go by it, and this worker knows the job
+            return False, entry.revision or 0  # the record is unreadable, and this worker knows the job
         if entry.value == payload or current.worker == self._own or (job.state == "cancelled" and current.active):
             return entry.value == payload, entry.revision or 0
         raise JobElsewhere
@@ -296,7 +298,7 @@ class ClusterJobStore(JobStore):
         if not waiting and not self._complete.is_set():
             self._reconcile_soon()
 
-    async def _take_message(self, message: Msg, metadata: Msg.Metadata) -> None:
+    async def _on_message(self, message: Msg, metadata: Msg.Metadata) -> None:
         job_id, revision = message.subject.rpartition(".")[2], metadata.sequence.stream
         erased = message.headers is not None and "KV-Operation" in message.headers
         try:
@@ -312,24 +314,24 @@ class ClusterJobStore(JobStore):
             self._reconcile_soon()
 
     async def _learn(self, job_id: str, revision: int, job: Job | None) -> None:
-        """What the bucket has of a job; None: another worker has erased it. Raises StoreError."""
+        """Apply a record from the bucket; None if another worker has erased the job. Raises StoreError."""
         async with self._learning:
             if revision > self._revisions.get(job_id, 0):
-                await (self._forget(job_id) if job is None else self._take(job))
+                await (self._forget(job_id) if job is None else self._apply(job))
                 self._revisions[job_id] = max(revision, self._revisions.get(job_id, 0))
 
-    async def _take(self, job: Job) -> None:
-        """As it was written; by this worker too, which may not have heard that it was. Raises StoreError."""
+    async def _apply(self, job: Job) -> None:
+        """Store a record that any worker wrote; this worker may have missed the acknowledgement. Raises StoreError."""
         before = self.open.get(job.id)
         try:
-            if not job.active and not job.source.path:  # it may have been uploaded here, and run elsewhere
+            if not job.active and not job.source.path:  # it may have been uploaded here and run elsewhere
                 await asyncio.to_thread(self.sources.drop, job.id)
             if before is None or before.state != job.state or job.over:
                 stored = await self.read(lambda database: database.job(job.id))
                 if stored != job:
                     await self.write(lambda database: database.put(job))
         finally:
-            # Together: what runs here never sees the record of another worker and goes on.
+            # Both change without an await between them: a run here must not see another worker's record and go on.
             if job.over:
                 self.open.pop(job.id, None)
             else:
@@ -339,7 +341,7 @@ class ClusterJobStore(JobStore):
                 self.on_change(job.id)
 
     async def _forget(self, job_id: str) -> None:
-        """Raises StoreError."""
+        """Remove an erased job from this worker's store. Raises StoreError."""
         self.open.pop(job_id, None)
         self._not_here.discard(job_id)
         if await self.read(lambda database: database.job(job_id)) is not None:
@@ -352,7 +354,7 @@ class ClusterJobStore(JobStore):
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile(), name="cluster-jobs")
 
     async def _reconcile(self) -> None:
-        """All records have come: those that are here alone were forgotten, or have never been anywhere else."""
+        """Settle the jobs that only this worker has: they were erased elsewhere, or are older than its membership."""
         while True:
             try:
                 for job_id in await self.read(JobDatabase.ids):
@@ -365,11 +367,11 @@ class ClusterJobStore(JobStore):
             await asyncio.sleep(RETRY_S)
         self._complete.set()
         for job in [each for each in self.open.values() if each.state == "running" and self.owns(each)]:
-            await self.release(job.id)  # it ran here when this worker was ended
+            await self.release(job.id)  # it was running here when this worker ended
         self.on_change("")
 
     async def _settle(self, job_id: str) -> None:
-        """A job that the cluster does not know. Raises StoreError."""
+        """Publish or erase a job that the cluster does not know. Raises StoreError."""
         job = await self.read(lambda database: database.job(job_id))
         if job is None:
             return
@@ -379,11 +381,11 @@ class ClusterJobStore(JobStore):
             await self._forget(job_id)
 
     async def _bring(self, job: Job) -> None:
-        """Into the cluster, from before this worker joined it. Raises StoreError."""
+        """Publish a job from before this worker joined the cluster. Raises StoreError."""
         for segment in await super().segments(job.id):
             await self._files.put_segment(job.id, segment)
         if job.active and not job.source.path:
-            with contextlib.suppress(SourceError):  # it is gone, and the job fails for that
+            with contextlib.suppress(SourceError):  # the file is missing, for which the job will fail
                 await self._files.upload(job)
         source = replace(job.source, worker=self._own) if job.source.path else job.source
         job = replace(job, worker=self._own, source=source, state="queued" if job.active else job.state)

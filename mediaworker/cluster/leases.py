@@ -1,9 +1,10 @@
-"""Which worker has a call: a worker holds all of its calls under one lease, and those of one that is gone are ended.
+"""Leases: each worker holds all of its calls under one lease, and the calls of a lost worker are ended by another one.
 
-Every worker renews its lease, a key that JetStream forgets by itself, and looks at those of workers with open calls.
-One counts as gone when it has not renewed its lease while this worker has renewed its own several times: while nobody
-can renew anything, nobody is gone. Whoever is first ends a call, for the stream takes its end only behind the call's
-last message; one that comes back finds its calls ended. Jobs and SIP accounts are taken over by the same decision.
+Every worker renews its lease, a key that expires in JetStream, and checks the leases of workers with open calls. A
+worker counts as lost when it has not renewed its lease while this worker has renewed its own several times. So no
+worker counts as lost while NATS is down and none can renew. The first worker to notice ends the call: the stream
+accepts the end only directly after the call's last message. A worker that comes back finds its calls ended. The same
+decision moves jobs and SIP accounts to other workers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mediaworker.events.subscription import Cursor
 RENEW_S = 2.0
 RETRY_S = 0.5
 MISSED = 5
-"""So many times must this worker have renewed its lease, and the other one have given no sign of life."""
+"""A worker is lost after this many renewals by this worker without a sign of life from the other one."""
 FORGET_S = 60.0
 log = structlog.get_logger("cluster")
 
@@ -44,8 +45,7 @@ class Leases:
         self._connection, self._events, self._jobs, self._accounts = connection, events, jobs, accounts
         self._renewals = 0
         self._seen: dict[str, tuple[tuple[int, int], int]] = {}
-        """Worker → the revision of its lease and its latest message, and how often this worker's own lease had been
-        renewed when that was new."""
+        """Worker → its latest sign of life (lease revision, latest message), and the `_renewals` when it appeared."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Leases:
             try:
                 async with asyncio.timeout(RENEW_S):
                     bucket = await self._renew()
-                await self._look_after_others(bucket)
+                await self._check_others(bucket)
             except (*TROUBLE, StoreError) as error:
                 log.debug("leases", reason=str(error) or type(error).__name__)
                 wait_s = RETRY_S
@@ -73,7 +73,7 @@ class Leases:
         self._renewals += 1
         return bucket
 
-    async def _look_after_others(self, bucket: KeyValue) -> None:
+    async def _check_others(self, bucket: KeyValue) -> None:
         holders = await self._accounts.read()
         others = (self._events.owners() | self._jobs.workers() | holders) - {self._events.own}
         gone = [worker for worker in others if await self._is_gone(bucket, worker)]
@@ -83,8 +83,10 @@ class Leases:
             await self._jobs.take_over(worker)
 
     async def catch_up(self) -> None:
-        """After this worker has stood still: renew its lease, and take what the stream has until now. Another worker
-        may have ended its calls."""
+        """Renew the lease and process the stream up to now, after this worker has been suspended.
+
+        Another worker may have ended its calls meanwhile.
+        """
         with contextlib.suppress(*TROUBLE, StoreError):
             await self._renew()
             connection = self._connection
@@ -108,7 +110,7 @@ class Leases:
         for record in self._events.calls_of(worker):
             try:
                 closed = await self._close(worker, record.call_id)
-            except (*TROUBLE, StoreError) as error:  # the next time, perhaps; it keeps no other call from its end
+            except (*TROUBLE, StoreError) as error:  # retried at the next renewal; other calls are not affected
                 log.info("a call is not ended yet", call_id=record.call_id, reason=why(error))
                 continue
             if closed:
@@ -116,7 +118,7 @@ class Leases:
                 log.warning("call ended: its worker is gone", call_id=record.call_id, worker=worker)
 
     async def _close(self, worker: str, call_id: str) -> bool:
-        """Whether it was this worker that has ended it."""
+        """End a call of a lost worker; returns whether this worker was the one that ended it."""
         connection, events = self._connection, self._events
         subject = connection.subject("events", worker, call_id)
         last = (await connection.js.get_last_msg(connection.stream, subject)).seq or 0
@@ -127,12 +129,12 @@ class Leases:
         if record is None:
             return False
         history = await events.history(call_id)
-        row, said = int(time.time() * 1_000_000), events.last_partials(call_id)
-        end = lost(record, history, lambda number: Cursor(closer_of(worker), row + number), said)
+        row, partials = int(time.time() * 1_000_000), events.last_partials(call_id)
+        end = lost(record, history, lambda number: Cursor(closer_of(worker), row + number), partials)
         payload = "\n".join(map(encode, end)).encode()
         headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last)}
         try:
             await connection.js.publish(subject, payload, headers=headers)
         except BadRequestError:
-            return False  # somebody else has been faster, or the worker is back
+            return False  # another worker was faster, or the call's worker is back
         return True

@@ -1,4 +1,4 @@
-"""This worker as a member of a cluster: everything that `cluster.nats` adds, made and ended in its order."""
+"""This worker's membership in a cluster: it builds, starts and stops everything that `cluster.nats` adds."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from sip.pjsip.accounts import RegisteredAccount
 
 FOLDER = "cluster"
-"""In `data_dir`: this worker's copy of the events of all."""
+"""The folder in `data_dir` with this worker's copy of all workers' events."""
 PUBLISH_S = 5.0
-"""At the end the outbox may take so long for what is left."""
+"""The time limit at shutdown for publishing the rest of the outbox."""
 log = structlog.get_logger("cluster")
 
 
 class ClusterMember:
-    """`start` after the hub, `stop` before it."""
+    """The cluster side of a worker. `start` follows that of the hub, and `stop` precedes it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ClusterMember:
         traces: Traces | None = None,
         accounts: Sequence[RegisteredAccount] = (),
     ) -> None:
-        """`accounts`: those of SIP that one worker alone registers."""
+        """`accounts`: the SIP accounts that only one worker may register."""
         self._hub = hub
         name = f"mediaworker {socket.gethostname()}"
         self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
@@ -63,7 +63,7 @@ class ClusterMember:
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
         self.jobs = ClusterJobStore(self.connection, settings)
-        """Opened and closed by the service of jobs."""
+        """The cluster's job store, which the job service opens and closes."""
         self.accounts = ClusterAccounts(self.connection, accounts)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
         self.retention = ClusterRetention(self.events, settings, self.connection)
@@ -102,7 +102,7 @@ class ClusterMember:
         metrics.counters("cluster_mirror", self.mirror.counters)
 
     def feed(self) -> StoredEvents:
-        """What subscribers follow: this worker's own events until the cluster has been reached."""
+        """The feed for subscribers: this worker's own events until the cluster has been reached once."""
         return self.events if self.events.started else self._hub
 
     @property
@@ -126,7 +126,7 @@ class ClusterMember:
             await self.events.stop()
 
     async def _join(self) -> None:
-        """NATS is there, for the first time or again. Raises ClusterUnreachable."""
+        """Start or resume everything on a new connection to NATS. Raises ClusterUnreachable."""
         stream_id = await self.connection.stream_id()
         if self._stream_id not in ("", stream_id):
             raise ClusterUnreachable("the stream has been made anew: this worker must be restarted")

@@ -1,4 +1,4 @@
-"""Reads the stream of all workers' events into `ClusterEvents`."""
+"""The mirror: it reads the stream of all workers' events into `ClusterEvents`, and partials from core NATS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mediaworker.events.store import StoreError
 from mediaworker.tracing.traces import TRACEPARENT
 
 BACKLOG = 2000
-"""Events that may wait for the disk; then the stream waits."""
+"""The most events that may wait for the disk; above it, reading the stream pauses."""
 log = structlog.get_logger("cluster")
 
 
@@ -29,7 +29,7 @@ class MirrorCounters:
 
 
 class Mirror:
-    """`changed` takes what has been done to an ended call: its id, and the message."""
+    """Reads the shared stream. `changed` is called with each change of an ended call: its id and the message."""
 
     def __init__(
         self, connection: NatsConnection, events: ClusterEvents, changed: Callable[[str, bytes], Awaitable[None]]
@@ -37,11 +37,11 @@ class Mirror:
         self.counters = MirrorCounters()
         self._connection, self._events, self._changed = connection, events, changed
         self._reader = StreamReader(
-            connection, connection.stream, begin=self._begin, begun=self._on_begun, take=self._take
+            connection, connection.stream, begin=self._begin, begun=self._on_begun, take=self._on_message
         )
 
     def start(self) -> None:
-        """At the start, and after each loss of the connection."""
+        """Start or restart reading: at the start, and after each loss of the connection."""
         self._reader.start()
 
     async def stop(self) -> None:
@@ -59,7 +59,7 @@ class Mirror:
     def _on_begun(self, waiting: int) -> None:
         self.counters.consumers += 1
 
-    async def _take(self, message: Msg, metadata: Msg.Metadata) -> None:
+    async def _on_message(self, message: Msg, metadata: Msg.Metadata) -> None:
         self.counters.messages += 1
         sequence = metadata.sequence.stream
         *_, worker, call_id = message.subject.split(".")

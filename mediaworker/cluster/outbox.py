@@ -1,9 +1,9 @@
-"""Publishes what this worker has committed into the stream of all, and its partials to whoever listens just now.
+"""The outbox: it publishes this worker's committed events into the shared stream, and its partials by core NATS.
 
-It follows the hub like any subscriber, from the place up to which the stream has taken all. Each message holds events
-of one call, so that a call can be erased from the stream. A call's events keep their order, for one message of a call
-is under way at a time; calls do not wait for each other. `on_written` says what NATS has been sent: whatever happens to
-this worker then, the others will know it.
+It follows the hub like any subscriber, from the place up to which the stream has acknowledged everything. Each message
+holds events of one call, so that a call can be erased from the stream. Only one message per call is in flight at a
+time, which keeps a call's events in order; calls do not wait for each other. `on_written` reports the events that have
+been sent to NATS: the other workers will receive them even if this worker dies.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from mediaworker.tracing.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
 OPEN = 1024
-"""Events in memory that the stream has not taken. Beyond it the store keeps them."""
+"""The most events in memory that the stream has not acknowledged. Further events stay in the store."""
 MESSAGE_BYTES = 256 * 1024
 STEPS = 8
-"""NATS's client writes what was published within so many steps of the event loop, if its socket takes it."""
+"""The number of event loop steps within which NATS's client writes a published message, if its socket is writable."""
 TOGETHER_S = 0.005
-"""Partials wait so long for each other."""
+"""How long partials are collected for a common message."""
 PARTIALS = 4096
-"""So many wait while NATS takes nothing: the oldest go."""
+"""The most partials that wait while NATS is blocked; above it the oldest are dropped."""
 RETRY_S = 0.5
 ANSWER_S = 2.0
-"""The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
+"""The timeout for the stream's acknowledgement. Then the message is sent again; its id prevents a duplicate."""
 PROMPT_S = 0.5
-"""While an event has waited longer for the stream, no subscriber waits until one is sent."""
+"""While the oldest event has waited longer than this for the stream, subscribers do not wait for the outbox."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
 log = structlog.get_logger("cluster")
 
 OF_NO_CALL = "erasures"
-"""In the place of a call's id in a subject of the stream: the call is erased there, and that it was is not."""
+"""The subject token that replaces the call id of `call.erased`: erasing the call must not erase this event."""
 
 
 class _Typed(Envelope, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class _Refusal(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """Of JetStream to what is published (its `PubAck`)."""
+    """JetStream's response to a published message (its `PubAck`)."""
 
     stream: str = ""
     error: _Refusal | None = None
@@ -92,9 +92,9 @@ class Outgoing(NamedTuple):
 @dataclass(slots=True)
 class Message:
     events: list[Outgoing]
-    """Of one call, in their order."""
+    """The events of one call, in order."""
     sent_s: float = 0.0
-    """By the clock of the event loop; 0: it has yet to be sent, or was refused."""
+    """When it was sent, by the event loop's clock; 0 if it has not been sent, or was refused."""
 
     @property
     def call_id(self) -> str:
@@ -102,12 +102,12 @@ class Message:
 
     @property
     def rows(self) -> str:
-        """The first and the last: the name of the message."""
+        """The first and the last row, which identify the message."""
         return f"{self.events[0].row}-{self.events[-1].row}"
 
 
 class ClusterOutbox(FeedReader):
-    """`start` when the stream is there; it goes on by itself from then on."""
+    """The outbox. The owner calls `start` once the stream exists; reconnects need no further call."""
 
     def __init__(
         self,
@@ -117,32 +117,32 @@ class ClusterOutbox(FeedReader):
         *,
         on_written: Callable[[int], None],
     ) -> None:
-        """`on_written` takes the row up to which NATS has been sent all events, and nothing while NATS takes none."""
+        """`on_written` gets the row up to which all events have been sent; it is not called while NATS is blocked."""
         super().__init__(hub, PLACE, limit=OPEN, pause_s=RETRY_S)
         self.counters = OutboxCounters()
         self._connection, self._traces, self._on_written = connection, traces, on_written
         self._under_way: dict[str, Message] = {}
-        """By calls: what has been sent, or must be sent again."""
+        """Call id → the message that has been sent without an acknowledgement yet, or that must be sent again."""
         self._waiting: dict[str, deque[Outgoing]] = {}
-        """By calls: what goes behind that."""
+        """Call id → the events that follow that message."""
         self._transient: deque[str] = deque(maxlen=PARTIALS)
         self._some_transient = asyncio.Event()
         self._inbox = ""
-        """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
+        """The subject of JetStream's responses. (`JetStreamContext.publish_async` does the same at twice the cost.)"""
 
     @property
     def lag_s(self) -> float:
-        """For how long the oldest event has waited that the stream has not taken; 0: it has all."""
+        """How long the oldest event without an acknowledgement has waited; 0 if there is none."""
         oldest_s = self._place.oldest_s
         return 0.0 if oldest_s is None else max(0.0, asyncio.get_running_loop().time() - oldest_s)
 
     @property
     def prompt(self) -> bool:
-        """Whether NATS will be sent an event of now within milliseconds, as far as is known."""
+        """Whether an event of now will probably be sent to NATS within milliseconds."""
         return bool(self._tasks) and not self._connection.trouble and self.lag_s < PROMPT_S
 
     async def start(self) -> None:
-        """Raises StoreError."""
+        """Begin to follow the hub; a second call changes nothing. Raises StoreError."""
         if self._tasks:
             return
         await self._load(0)
@@ -151,16 +151,16 @@ class ClusterOutbox(FeedReader):
             lasting(self._publish_again, "cluster: publish again"),
             lasting(self._publish_transient, "cluster: partials"),
         ]
-        self._hub.on_shown.append(self._take_transient)
+        self._hub.on_shown.append(self._enqueue_transient)
 
     async def stop(self, within_s: float) -> None:
-        """Publish what is left, as long as that takes no more than this."""
+        """Publish the remaining events for at most `within_s`, and stop."""
         if not self._tasks:
             return
         async with within(within_s):
             while self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        self._hub.on_shown.remove(self._take_transient)
+        self._hub.on_shown.remove(self._enqueue_transient)
         await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):
             await self._save()
@@ -168,14 +168,14 @@ class ClusterOutbox(FeedReader):
     # -- from the hub -----------------------------------------------------------------------------------------------
 
     async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
-        self._take(row, frame)
+        self._enqueue(row, frame)
         if not more or self._full:
             await self._publish([each for each in self._waiting if each not in self._under_way])
         if self._full:
-            # A backlog is read in large parts: one event after the other would be a message each.
+            # A backlog is read in large parts: read one by one, each event would become a message.
             await self._until(lambda: len(self._place) <= OPEN // 2)
 
-    def _take(self, row: int, frame: str) -> None:
+    def _enqueue(self, row: int, frame: str) -> None:
         if row <= self._place.read_row:
             return  # `hello`, which is not durable
         envelope = _envelope.decode(frame)
@@ -202,7 +202,7 @@ class ClusterOutbox(FeedReader):
     # -- to the stream ----------------------------------------------------------------------------------------------
 
     async def _publish(self, call_ids: Collection[str]) -> None:
-        """The next message of each of these calls."""
+        """Publish the next message of each of these calls."""
         messages = []
         for call_id in call_ids:
             messages.append(Message(self._next(call_id)))
@@ -210,7 +210,7 @@ class ClusterOutbox(FeedReader):
         await self._send(messages)
 
     def _next(self, call_id: str) -> list[Outgoing]:
-        """As many of its events as a message holds."""
+        """The call's next events, as many as fit into a message."""
         waiting = self._waiting[call_id]
         events = [waiting.popleft()]
         length = len(events[0].frame)
@@ -221,17 +221,17 @@ class ClusterOutbox(FeedReader):
         return events
 
     async def _send(self, messages: Iterable[Message]) -> None:
-        """For the first time or again. What cannot be sent now is sent again later."""
+        """Send messages, for the first time or again. A message that cannot be sent now is retried later."""
         for message in messages:
             if self._under_way.get(message.call_id) is not message:
-                continue  # it has been answered or erased meanwhile
+                continue  # it has been acknowledged or erased meanwhile
             try:
                 await self._send_one(message)
                 message.sent_s = asyncio.get_running_loop().time()
             except TROUBLE as error:
                 log.debug("not published", call_id=message.call_id, reason=str(error))
         with contextlib.suppress(*TROUBLE):
-            await self._tell_written()
+            await self._report_written()
 
     async def _send_one(self, message: Message) -> None:
         client, call_id = self._connection.client, message.call_id
@@ -247,8 +247,8 @@ class ClusterOutbox(FeedReader):
             headers=headers,
         )
 
-    async def _tell_written(self) -> None:
-        """When NATS's client has written what was published until now, if it does so at once."""
+    async def _report_written(self) -> None:
+        """Report the rows sent so far, if NATS's client writes them to its socket at once."""
         client, row = self._connection.client, self._sent_row
         for _ in range(STEPS):
             if not client.pending_data_size:
@@ -258,7 +258,7 @@ class ClusterOutbox(FeedReader):
 
     @property
     def _sent_row(self) -> int:
-        """Up to here everything has been sent."""
+        """The row up to which all events have been sent."""
         unsent = [waiting[0].row for waiting in self._waiting.values()]
         unsent += [each.events[0].row for each in self._under_way.values() if not each.sent_s]
         return min(unsent, default=self._place.read_row + 1) - 1
@@ -267,7 +267,7 @@ class ClusterOutbox(FeedReader):
         call_id, rows = answer.subject.split(".")[-2:]
         message = self._under_way.get(call_id)
         if message is None or message.rows != rows:
-            return  # it has been answered before
+            return  # it has been acknowledged before
         if refused := refusal(answer.data):
             message.sent_s = 0.0
             log.debug("not published", call_id=call_id, reason=refused)
@@ -282,7 +282,7 @@ class ClusterOutbox(FeedReader):
             await self._publish([call_id])
 
     async def _publish_again(self) -> None:
-        """What was refused, or was not answered in time."""
+        """Send messages again that were refused, or not acknowledged in time."""
         while True:
             await asyncio.sleep(RETRY_S)
             overdue_s = asyncio.get_running_loop().time() - ANSWER_S
@@ -293,13 +293,13 @@ class ClusterOutbox(FeedReader):
 
     # -- partials ---------------------------------------------------------------------------------------------------
 
-    def _take_transient(self, entry: Entry) -> None:
+    def _enqueue_transient(self, entry: Entry) -> None:
         if entry.row is None and entry.type in TRANSIENT:
             self._transient.append(entry.frame)
             self._some_transient.set()
 
     async def _publish_transient(self) -> None:
-        """Partials: whoever does not hear them now never will. Those of some milliseconds share a message."""
+        """Publish partials without retries, since they are worthless later; those of a few ms share a message."""
         while True:
             await self._some_transient.wait()
             await asyncio.sleep(TOGETHER_S)
@@ -321,11 +321,11 @@ class ClusterOutbox(FeedReader):
 
 
 def refusal(answer: bytes) -> str:
-    """Why the stream has not taken a message; empty: it has."""
+    """Why the stream has refused a message; empty if it has accepted it."""
     try:
         found = _answer.decode(answer)
     except msgspec.MsgspecError:
-        return "no stream takes it"  # the server's notice to a message that nobody has asked for has no body
+        return "no stream takes it"  # the server's "no responders" notice has an empty body
     if found.error is not None:
         return found.error.description or "refused"
     return "" if found.stream else "not an answer of JetStream"

@@ -1,10 +1,11 @@
-"""This worker's own events on their way to its subscribers.
+"""The gate through which this worker's own events reach its subscribers.
 
-Each waits until NATS has been sent it, for some milliseconds and no longer: whatever happens to this worker then, the
-others know what its subscribers know, and go on from there. While NATS is away nothing waits.
+Each event waits until it has been sent to NATS, for a few milliseconds at most. If this worker dies then, the other
+workers know everything that its subscribers have seen, and continue from there. While NATS cannot be reached, no event
+waits.
 
-All wait after the worker has stood still. A process that was stopped, or whose machine was, finds out late that another
-worker has ended its calls. What it says of them until then would contradict what everybody else knows.
+All events wait after the worker has been suspended. A suspended process, or one on a suspended machine, learns late
+that another worker has ended its calls. Events that it showed until then would contradict the rest of the cluster.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from config.tasks import within
 from mediaworker.events.subscription import Entry
 
 HOLD_S = 0.02
-"""An event waits no longer to be sent to NATS."""
+"""The longest time that an event waits to be sent to NATS."""
 BEAT_S = 0.5
 STILL_S = 4.0
-"""Whoever has not run for so long may find its calls ended. A lease lasts longer."""
+"""A worker that has not run for this long may find its calls ended. It is shorter than a lease lasts."""
 ASK_S = 5.0
-"""Events wait so long for an answer of the cluster: if it cannot be reached, nobody waits for it any more."""
+"""The longest time that events wait for the cluster's answer after a suspension; then they are shown."""
 ROOM = 20_000
-"""Events that `EarlyEvents` keeps."""
+"""The most events that `EarlyEvents` keeps."""
 log = structlog.get_logger("cluster")
 
 
 class OwnEvents:
-    """See the module.
+    """Delays own events as the module describes.
 
     Args:
         ask: finds out whether another worker has ended calls of this one.
-        prompt: whether NATS will be sent an event of now within milliseconds, as `on_written` will tell.
+        prompt: whether an event of now will be sent to NATS within milliseconds, which `on_written` then reports.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class OwnEvents:
         self._beat: asyncio.TimerHandle | None = None
         self._waiting: deque[Entry] = deque()
         self._limit: asyncio.TimerHandle | None = None
-        """Set while events wait for NATS."""
+        """The timer of HOLD_S, set while events wait for NATS."""
         self._asking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -72,7 +73,7 @@ class OwnEvents:
         return self._asking is not None or bool(self._waiting)
 
     def take(self, entry: Entry) -> None:
-        """The worker's own hub has stored and shown it."""
+        """Accept an event that the worker's own hub has stored, and show it now or later."""
         self.check()
         if self.waiting:
             self._waiting.append(entry)
@@ -83,7 +84,7 @@ class OwnEvents:
             self._show(entry)
 
     def on_written(self, row: float) -> None:
-        """NATS has been sent all events up to this row of the worker's own store, or they wait for it no longer."""
+        """Show the events up to this row of the worker's own store: they have been sent to NATS, or wait no longer."""
         if self._asking is not None:
             return
         while self._waiting and (self._waiting[0].row or 0) <= row:
@@ -93,7 +94,7 @@ class OwnEvents:
             self._limit = None
 
     def check(self) -> None:
-        """Ask, if the worker has stood still until now."""
+        """Ask the cluster if the worker has been suspended until now."""
         now_s = self._clock()
         still_s, self._beat_s = now_s - self._beat_s, now_s
         if still_s > STILL_S and self._asking is None:
@@ -114,21 +115,21 @@ class OwnEvents:
 
 
 class EarlyEvents:
-    """Own events that were shown before the stream had them, for those who subscribe meanwhile. No I/O."""
+    """Own events that were shown before the stream had them, for subscribers who join in between. No I/O."""
 
     def __init__(self) -> None:
         self.lost = False
-        """Some have gone for want of room since the stream had all."""
+        """Events were dropped for lack of room since the stream last had everything."""
         self._entries: dict[int, Entry] = {}
-        """By their rows in this worker's own store."""
+        """Row in this worker's own store → the event."""
         self._late: set[int] = set()
-        """Rows of those that the stream had before they were shown."""
+        """The rows of events that the stream had before they were shown."""
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
         return iter(self._entries.items())
 
     def put(self, row: int, entry: Entry) -> None:
-        """It is shown."""
+        """Add an event that has just been shown."""
         if row in self._late:
             return
         self._entries[row] = entry
@@ -137,7 +138,7 @@ class EarlyEvents:
             self.lost = True
 
     def stored(self, row: int, *, waiting: bool) -> None:
-        """It has come from the stream. `waiting`: own events wait just now (`own_events`), perhaps this one too."""
+        """Remove an event that has arrived from the stream. `waiting`: own events wait now, perhaps this one too."""
         if not waiting:
             self._late.clear()
         if self._entries.pop(row, None) is None and waiting:
@@ -146,5 +147,5 @@ class EarlyEvents:
             self.lost = False
 
     def forget(self, call_id: str) -> None:
-        """Another worker has ended the call: what was shown of it here, nobody is told any more."""
+        """Remove the events of a call that another worker has ended: new subscribers must not get them."""
         self._entries = {row: entry for row, entry in self._entries.items() if entry.call_id != call_id}

@@ -1,7 +1,8 @@
-"""Reads a stream of JetStream in its order and without gaps.
+"""The reader of a JetStream stream, in order and without gaps.
 
-An ephemeral consumer pushes; its own numbers show what was lost on the way, and heartbeats that it lives. Whatever goes
-wrong, another one is made, where its owner says. `messages` reads once what there is.
+An ephemeral consumer pushes the messages. The consumer's own sequence numbers show lost messages, and heartbeats show
+that it is alive. After any failure the reader creates a new consumer, at the position that its owner gives. `messages`
+reads the present content of a stream once.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 3.5
-"""A consumer that gives no sign of life for so long is gone."""
+"""A consumer without a sign of life for this long counts as lost."""
 BEGIN_S = 2.0
-"""For so long a consumer is waited for. JetStream may give it to a server that has just died, so it is asked again."""
+"""The timeout for creating a consumer. JetStream may place it on a server that has just died, so it is retried."""
 RETRY_S = 0.5
 PATIENCE_S = 15.0
-"""A stream without a leader comes back within this."""
+"""The time within which a stream without a leader gets a new one."""
 AT_ONCE = 64
-"""Messages; those of uploads have 128 kB."""
+"""The number of messages per fetch; those of uploads have 128 kB each."""
 log = structlog.get_logger("cluster")
 
 
 class StreamReader:
-    """See the module.
+    """Follows a stream until it is stopped.
 
     Args:
-        begin: asked before each consumer what it is to deliver: where it begins, and what of the stream.
-        begun: told how many messages the stream holds for it then.
-        take: takes each message. What it waits for, the stream waits for.
+        begin: called before each consumer is created; returns its position in the stream and its filter.
+        begun: called with the number of messages that the stream then holds for the consumer.
+        take: called with each message. Reading continues when it returns.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class StreamReader:
         self._begin, self._begun, self._take = begin, begun, take
         self._task: asyncio.Task[None] | None = None
         self._expected = 1
-        """The consumer's own number of the next message."""
+        """The consumer's own sequence number of the next message."""
         self._broken = asyncio.Event()
-        self._heard_s = 0.0
+        self._received_s = 0.0
 
     def start(self) -> None:
-        """At the start, and after each loss of the connection."""
+        """Start reading, or create a new consumer after a loss of the connection."""
         if self._task is None:
             self._task = lasting(self._run, f"cluster-read {self._stream}")
         self._broken.set()
@@ -76,7 +77,7 @@ class StreamReader:
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        """Until something is wrong."""
+        """Read with one consumer until it fails."""
         loop, client, js = asyncio.get_running_loop(), self._connection.client, self._connection.js
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox, cb=self._on_message)
@@ -84,7 +85,7 @@ class StreamReader:
             async with asyncio.timeout(BEGIN_S):
                 config = await self._begin()
                 self._broken.clear()
-                self._expected, self._heard_s = 1, loop.time()
+                self._expected, self._received_s = 1, loop.time()
                 config = config.evolve(
                     deliver_subject=inbox,
                     ack_policy=AckPolicy.NONE,
@@ -98,21 +99,21 @@ class StreamReader:
             delivered = consumer.delivered.consumer_seq if consumer.delivered is not None else 0
             self._begun((consumer.num_pending or 0) + delivered)
             while not self._broken.is_set():
-                silent_s = loop.time() - self._heard_s
+                silent_s = loop.time() - self._received_s
                 if silent_s >= SILENCE_S:
                     log.info("the stream's consumer is silent: another one is made", silent_s=round(silent_s, 1))
                     return
                 async with within(HEARTBEAT_S / 2):
                     await self._broken.wait()
         finally:
-            # The consumer goes when nobody listens any more. Whoever could be asked to delete it may be what has gone.
+            # The ephemeral consumer ends by itself without a subscriber. The server that could delete it may be down.
             with contextlib.suppress(*TROUBLE):
                 await subscription.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+        self._received_s = asyncio.get_running_loop().time()
         if message.headers and "Status" in message.headers:
-            if message.reply:  # flow control: what came before has been taken
+            if message.reply:  # flow control: everything before this has been processed
                 await message.respond(b"")
             elif stalled := message.headers.get("Nats-Consumer-Stalled"):
                 await self._connection.client.publish(stalled)
@@ -134,7 +135,7 @@ class StreamReader:
 async def messages(
     connection: NatsConnection, stream: str, subject: str, *, headers_only: bool = False
 ) -> AsyncGenerator[Msg, None]:
-    """What the stream has of the subject, which may have wildcards. Raises what `TROUBLE` names."""
+    """The stream's present messages with the subject, which may have wildcards. Raises the errors of `TROUBLE`."""
     js = connection.js
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
@@ -150,9 +151,9 @@ async def messages(
         left = consumer.num_pending or 0
         while left > 0:
             some = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
-            if not some:  # the consumer has gone with its server, or has sent them to nobody
+            if not some:  # the consumer was lost with its server, or its messages were lost
                 raise TimeoutError
-            left = some[-1].metadata.num_pending  # less than it was, and less again where others delete meanwhile
+            left = some[-1].metadata.num_pending  # it falls with each batch, and when others delete messages
             for message in some:
                 yield message
         with contextlib.suppress(NotFoundError):
