@@ -36,7 +36,10 @@ log = structlog.get_logger()
 
 
 class EngineService(OperatorContext):
-    """A `mediaworker.service.serve.Service`. Raises ConfigError when the engine cannot run on this machine."""
+    """An engine server, as `mediaworker.service.serve.Service` describes a service.
+
+    Raises ConfigError when the engine cannot run on this machine.
+    """
 
     def __init__(self, settings: Settings) -> None:
         if settings.asr.servers:

@@ -1,4 +1,4 @@
-"""Whether calls can be taken: what `/readyz`, the answer to OPTIONS and a refused INVITE say."""
+"""The readiness of the worker for calls, which `/readyz`, the response to OPTIONS and a refused INVITE report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Readiness:
         self._calls, self._recognizer, self._jobs, self._webhooks = calls, recognizer, jobs, webhooks
 
     def use(self, settings: Settings) -> None:
-        """At a reload, after the recognizer."""
+        """Use new settings at a reload; the recognizer must have been reloaded before."""
         self.settings = settings
         self.warn_of_languages()
 
@@ -50,7 +50,7 @@ class Readiness:
         return refusal
 
     def unfit(self) -> list[str]:
-        """Reasons why calls should go to another worker now: OPTIONS is 503 by them, and `readyz` names them."""
+        """Reasons why calls should go to another worker now: with any of them OPTIONS is answered by 503."""
         reasons = []
         if (refusal := self.refusal()) is not None:
             reasons.append(refusal.reason)
@@ -64,7 +64,7 @@ class Readiness:
         return reasons
 
     def reasons(self) -> list[str]:
-        """Reasons why no call can be taken now; the trouble of the event store is one as well."""
+        """Reasons why no call can be accepted now, those of the event store included; `/readyz` lists them."""
         reasons = [*self.unfit(), *troubles(stuck=True)]
         for registration in self.sip.registrations if self.sip is not None else ():
             if registration.state not in ("registered", "standby"):
@@ -73,7 +73,7 @@ class Readiness:
         return reasons
 
     def warnings(self) -> list[str]:
-        """Conditions that keep no call from being taken now, and that somebody has to look at."""
+        """Conditions that need an operator's attention, although calls can still be accepted."""
         lacking = self._recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
         found += self._recognizer.warnings

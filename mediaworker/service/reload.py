@@ -1,6 +1,6 @@
-"""SIGHUP: the configuration is read again, and what may change while calls run is changed.
+"""The reload at SIGHUP: the configuration is read again, and every setting that may change during calls is applied.
 
-All of it or nothing: every part has checked its new settings before the first one takes them over.
+A reload is all or nothing: every part checks its new settings before the first part applies them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class ReloadCounters:
-    """Plain totals for the metrics."""
+    """The numbers of reloads, for the metrics."""
 
     done: int = 0
     refused: int = 0
@@ -55,13 +55,13 @@ class ReloadCounters:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a reload does to a part of a service.
+    """A part of a service, as a reload sees it.
 
     Attributes:
-        use: takes over settings that `check` has passed.
-        keys: the settings that it uses, as `section` or `section.key`: it takes them over when one of these has
-            changed. Without any it does so at each reload, as a part must that reads files or keeps all settings.
-        check: raises ConfigError where it could not take them over, and changes nothing.
+        use: applies settings that `check` has accepted.
+        keys: the settings that the part uses, as `section` or `section.key`; `use` is called when one of them has
+            changed. Without keys it is called at each reload, for parts that read files or keep all settings.
+        check: raises ConfigError if the settings could not be applied, and changes nothing.
     """
 
     use: Callable[[Settings], object]
@@ -73,9 +73,10 @@ class Part:
 
 
 class Reloader:
-    """`settings` are in force, and `read` loads the configuration as the start did; it raises ConfigError.
+    """Reloads the configuration of a running service.
 
-    `hosts` are the addresses that the listeners of `http` and `media` took at the start.
+    `settings` are those in force. `read` loads the configuration as at the start, and raises ConfigError. `hosts` are
+    the addresses to which the listeners of `http` and `media` were bound at the start.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Reloader:
         self._parts, self._counters, self._hosts, self._read = parts, counters, hosts, read
 
     def reload(self) -> bool:
-        """Whether it was done. A refusal is one line in the log, which names key and value."""
+        """Reload, and return whether that succeeded. A refusal is one log line, which names key and value."""
         try:
             self._apply(merge(self.settings, self._read()))
         except ConfigError as error:
@@ -116,7 +117,7 @@ class Reloader:
         waiting = list(merged.waiting)
         for section, host in (("http", http_host(settings)), ("media", media_host(settings))):
             key = f"{section}.host"
-            if key not in waiting and self._hosts[section] != host:  # An empty one stands for another address now.
+            if key not in waiting and self._hosts[section] != host:  # an empty host means another address now
                 waiting.append(key)
         if waiting:
             log.warning("these keys need a restart", keys=waiting)
@@ -125,7 +126,7 @@ class Reloader:
 
 
 def check(settings: Settings) -> None:
-    """What only its part can judge, without making that part. Raises ConfigError."""
+    """Check the settings that only their parts can judge, without building these parts. Raises ConfigError."""
     if not settings.asr.servers:
         engines.check(settings.asr)
     notifier.check(settings)

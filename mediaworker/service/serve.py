@@ -1,4 +1,4 @@
-"""A process that serves until it is told to stop: a worker or an engine server, the signals to it, systemd, traces."""
+"""The life of a serving process, worker or engine server: start, signals, reload, drain, systemd and traces."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from mediaworker.service.systemd import ServiceManager
 from mediaworker.tracing.traces import Traces
 
 LATE_S = 30.0
-"""After a drain all parts end within a few seconds."""
+"""After this time the log names the parts that have not ended. After a drain all should end within a few seconds."""
 log = structlog.get_logger()
 
 
 class StartError(MediaworkerError):
-    """It cannot start; the message is one line for the person who starts it."""
+    """The process cannot start; the message is one line for the person who starts it."""
 
 
 class Service(Protocol):
-    """Made on the running loop. `async with service.running(): …`, and `drain` before leaving."""
+    """A service, created on the running loop. Use `async with service.running(): …`, and `drain` before leaving."""
 
     settings: Settings
     reloads: ReloadCounters
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """The addresses that the listeners of `http` and `media` took at the start."""
+        """The addresses to which the listeners of `http` and `media` were bound at the start."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Listening on every port; everything is closed at the end. Raises StartError."""
 
     def on_started(self) -> None:
-        """It runs: say so in the log."""
+        """Log that the service is running."""
 
     async def drain(self) -> None:
-        """Take nothing new, and end what there is within `shutdown_s`."""
+        """Accept no new work, and end the work in progress within `shutdown_s`."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What a reload changes, in this order."""
+        """The parts that a reload changes, in this order."""
 
 
 class Listening(Protocol):
-    """A port of a service."""
+    """A listening port of a service."""
 
     async def start(self) -> None:
         """Raises OSError."""
@@ -69,7 +69,7 @@ async def bind(key: str, value: object, port: Listening) -> None:
 
 
 def open_traces(settings: Settings, service: str) -> Traces | None:
-    """None unless `traces.url` is set. Raises ConfigError where the packages for it are missing."""
+    """The traces, or None unless `traces.url` is set. Raises ConfigError if the packages for tracing are missing."""
     if not settings.traces.url:
         return None
     try:
@@ -83,7 +83,7 @@ def open_traces(settings: Settings, service: str) -> Traces | None:
 def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:
     """Run a service until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
 
-    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it
+    SIGHUP reloads the configuration through `read`; one that arrives during the start is handled after it. If SIGHUP
     means that the terminal has been closed, it ends the service. Raises ConfigError, StartError.
     """
     logs.configure_worker(settings)
@@ -121,7 +121,7 @@ def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Sett
             await asked.wait()
             manager.stopping()
             await _drain(service, hurried)
-            late = loop.call_later(LATE_S, _tell_what_runs)
+            late = loop.call_later(LATE_S, _log_what_runs)
         late.cancel()
         manager.close()
 
@@ -130,7 +130,7 @@ def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Sett
 
 
 async def _drain(service: Service, hurried: asyncio.Event) -> None:
-    """Until it has ended what there was, or somebody is in a hurry."""
+    """Drain the service until it has finished, or until a second signal sets `hurried`."""
     tasks = {asyncio.ensure_future(service.drain()), asyncio.ensure_future(hurried.wait())}
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -140,8 +140,8 @@ async def _drain(service: Service, hurried: asyncio.Event) -> None:
             log.error("draining failed", exc_info=result)
 
 
-def _tell_what_runs() -> None:
-    """For whoever looks for the reason why it does not end."""
+def _log_what_runs() -> None:
+    """Log the tasks that still run and keep the process from ending."""
     running = {}
     for task in asyncio.all_tasks():
         if frames := task.get_stack(limit=1):
@@ -150,7 +150,7 @@ def _tell_what_runs() -> None:
 
 
 def _terminal() -> bool:
-    """Whether the terminal that the process was started at is still there."""
+    """Whether the terminal from which the process was started still exists."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

@@ -1,4 +1,4 @@
-"""The composition root: every part is made here, started in order and stopped in reverse."""
+"""The composition root of the worker: every part is created here, started in order and stopped in reverse."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ log = structlog.get_logger()
 class Worker:
     """One worker on the running loop: `async with worker.running(): …`, and `drain` before leaving.
 
-    Raises ConfigError for settings that only their part can judge, StartError without pjsua2.
+    Raises ConfigError for settings that only their parts can judge, and StartError if pjsua2 is missing.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -112,7 +112,7 @@ class Worker:
         self._add_metrics(self.metrics)
 
     def _make_ingresses(self, settings: Settings) -> dict[str, MediaEndpoint]:
-        """All but SIP. Returns those that take WebSockets, by their paths, for the HTTP port has them as well."""
+        """Create all ingresses but SIP. Returns those with WebSockets by path, since the HTTP port serves them too."""
         self.twilio = twilio_http.TwilioIngress(settings, self.calls, self.auth_failures)
         self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls, self.auth_failures)
         endpoints: dict[str, MediaEndpoint] = {twilio_http.STREAM: self.twilio, asterisk_http.MEDIA: self.asterisk}
@@ -174,7 +174,7 @@ class Worker:
                 part.add_metrics(metrics)
 
     def _certificates(self) -> dict[str, Certificate]:
-        """Of the listeners that speak TLS, by their section of the settings."""
+        """The certificates of the listeners that use TLS, by their section of the settings."""
         found = {"http": self.http.certificate, "media": self.listener.certificate, "sip": self.sip_certificate}
         return {section: certificate for section, certificate in found.items() if certificate is not None}
 
@@ -216,7 +216,7 @@ class Worker:
                 stack.push_async_callback(self.http.stop)
             except StoreError as error:
                 raise StartError(f"data_dir: {error}") from None
-            # What start-up made stays; later collections need not walk it.
+            # The objects created during start-up live as long as the process; later collections need not walk them.
             gc.collect()
             gc.freeze()
             yield
@@ -227,7 +227,7 @@ class Worker:
         return {"http": self.http.host, "media": self.listener.host}
 
     def on_started(self) -> None:
-        """Say so in the log, and how to open the page."""
+        """Log that the worker is ready, and how to open the page."""
         log.info(
             "ready",
             http=self.http.port,
@@ -252,7 +252,7 @@ class Worker:
 
     @property
     def parts(self) -> list[Part]:
-        """What a reload changes."""
+        """The parts that a reload changes, in this order."""
         parts = [
             Part(self._use),
             Part(self.twilio.use, ("twilio",)),
@@ -264,7 +264,7 @@ class Worker:
             Part(self.webhooks.use, ("webhooks",), check=event_webhooks.check),
             Part(self.retention.use, ("retention",)),
             Part(self.recognizer.use, check=self._check_engine),
-            Part(self.readiness.use),  # It asks the recognizer which languages there are.
+            Part(self.readiness.use),  # after the recognizer, which it asks for the known languages
         ]
         if self.cluster is not None:
             connection = self.cluster.connection
@@ -279,20 +279,20 @@ class Worker:
         self.settings = settings
 
     def _check_engine(self, settings: Settings) -> None:
-        """Raises ConfigError."""
+        """Check the settings of the engine. Raises ConfigError."""
         if why := self.recognizer.unknown(settings.asr.language):
             raise ConfigError("asr.language", settings.asr.language, why)
         self.recognizer.check(settings)
 
     def _show_page_link(self) -> None:
-        """Into the log, as long as there are no API keys to open the page with."""
+        """Log the link that opens the page, unless API keys are configured."""
         if not self.settings.auth.api_keys:
             scheme = "https" if self.http.certificate is not None else "http"
             link = f"{scheme}://{bracketed(self.http.host)}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
             log.info("no API keys are configured: this link opens the page once", page=link)
 
     def _bound_files(self) -> None:
-        """Connections that nobody needs must not take the descriptors of calls."""
+        """Lower the connection limits, so that a flood of connections leaves enough descriptors for calls."""
         connections.raise_open_files()
         reports = self.settings.sip.max_calls if self.sip is not None and self.settings.rtp.rtcp else 0
         room = connections.affordable(self.settings.max_calls + reports)
