@@ -1,7 +1,7 @@
-"""Failed authentications: they are counted, logged once per source and minute, and repeated guesses are answered late.
+"""Failed authentications: they are counted, logged once per source and minute, and refused late if they repeat.
 
 Only refusals are delayed, so a correct key from the same address (a proxy's, for instance) never waits. No I/O:
-`record` returns how long the answer is to be held back.
+`record` returns how long the caller must hold the response back.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ REASONS: dict[Reason, str] = {
     "call_token": "the call token is missing, wrong or used",
 }
 FREE = 20
-"""Guesses that one source may make at once."""
+"""The number of guesses that one source may make without a delay."""
 GUESSES_PER_S: dict[str, float] = {"unknown_key": 1.0, "signature": 50.0}
-"""Guesses answered per second beyond that. Nobody guesses a MAC of 160 bits: for signatures it only bounds the work."""
+"""The rate of responses beyond FREE. A MAC of 160 bits cannot be guessed: for signatures this only bounds the work."""
 MAX_DELAY_S = 4.0
-"""The longest delay of an answer, which is less than the time a media WebSocket has for its handshake."""
+"""The longest delay of a response. It is shorter than the handshake timeout of a media WebSocket."""
 MAX_SOURCES = 4096
-"""How many sources are remembered. When all of them are busy, further sources share one entry."""
+"""The most sources that are remembered. If all of them have recent guesses, further sources share one entry."""
 
 
 class AuthFailures:
@@ -38,10 +38,10 @@ class AuthFailures:
         self.counts: dict[str, int] = dict.fromkeys(REASONS, 0)
         self._notices = Notices()
         self._sources: dict[tuple[str, str], tuple[float, float]] = {}
-        """(source, reason) → its guesses that still count, and when they were counted."""
+        """(source, reason) → the level of a leaky bucket of guesses, and when it was computed."""
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
-        """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
+        """Register the counter of failures by reason."""
         metrics.counter(
             "auth_failures",
             (
@@ -53,7 +53,7 @@ class AuthFailures:
         )
 
     def record(self, reason: Reason, peer: str, path: str, now: float, *, logged: bool = False) -> float:
-        """Returns for how many seconds to hold the answer back. `logged`: the caller writes its own log line."""
+        """Count a failure; returns the delay of the response in seconds. `logged`: the caller logs it itself."""
         self.counts[reason] += 1
         if not logged:
             self._notices.warn(peer, "authentication failed", now, f"{path}: {REASONS[reason]}")

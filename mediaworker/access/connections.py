@@ -1,8 +1,8 @@
-"""How many connections a port holds: in total, and from one peer. No I/O.
+"""The connection limits of a port: in total, and from one peer. No I/O.
 
-A connection beyond the limit is refused. Some are heard out first, because an answer that comes before the request, or
-with a reset while the peer still sends, is lost on many clients. The others are closed at once: a flood costs an accept
-and a close each, and leaves descriptors for calls.
+A connection beyond the limit is refused. Up to REFUSED_MAX of them may send their request first, because many clients
+lose a response that comes before the request, or with a reset while they still send. All others are closed at once: a
+flood then costs one accept and one close each, and leaves descriptors for calls.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from config.addresses import peer_key
 from config.metrics.registry import MetricsRegistry
 
 RESERVED_FILES = 256
-"""Descriptors kept for the store, the inference process, logs and files, beside one per call."""
+"""Descriptors reserved for the store, the inference process, logs and files, in addition to one per call."""
 
 REFUSED_MAX = 64
-"""Connections beyond the limit that one port hears out at a time, half of them of one peer."""
+"""The most connections beyond the limit whose requests one port reads at a time; at most half are from one peer."""
 
 
 class ConnectionLimit:
@@ -31,7 +31,7 @@ class ConnectionLimit:
         self._by_peer: Counter[str] = Counter()
 
     def lower(self, total: int) -> None:
-        """Lower the total below the configured one; no peer then takes more than half."""
+        """Lower the total below the configured one; then no peer gets more than half of it."""
         if total < self._total:
             self._total, self._per_peer = total, min(self._per_peer, max(1, total // 2))
 
@@ -57,8 +57,7 @@ class ConnectionLimit:
 
 
 def add_metrics(metrics: MetricsRegistry, limits: Mapping[str, ConnectionLimit]) -> None:
-    """`limits`: by port."""
-    """`limits`: by port; `guard`: of the HTTP port; `auth_failures`: by reason."""
+    """Register the gauges and counters of the limits, which are keyed by their port."""
     metrics.gauge(
         "connections",
         "Shows how many TCP connections of a port are open.",
@@ -77,19 +76,19 @@ def add_metrics(metrics: MetricsRegistry, limits: Mapping[str, ConnectionLimit])
 
 
 def refused_places() -> ConnectionLimit:
-    """The places of a port for connections beyond its limit that are heard out."""
+    """The limit for the refused connections whose requests a port still reads."""
     return ConnectionLimit(REFUSED_MAX, REFUSED_MAX // 2)
 
 
 def affordable(calls: int, *, files: int | None = None) -> int:
-    """How many TCP connections each of three ports may hold when every call has a descriptor as well."""
+    """The number of TCP connections that each of three ports may hold if every call needs a descriptor as well."""
     if files is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(16, (files - RESERVED_FILES - calls) // 3)
 
 
 def raise_open_files() -> None:
-    """Each connection and each call needs a descriptor, and the usual soft limit is 1024."""
+    """Raise the soft limit of open files, usually 1024: each connection and each call needs a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""Who may do what: one decision over headers, peer address and keys. No I/O, no web framework.
+"""Authorization: one decision from headers, peer address and keys. No I/O, no web framework.
 
-With API keys configured the key is the whole protection, and the Origin of a browser is not looked at: a page that
-holds a key may be anywhere. Without keys only a program of this machine and
-of the worker's user passes, or a page that was opened by the link which the worker prints at its start.
+With API keys configured the key is the whole protection, and a browser's Origin is not checked: a page that holds a
+key may be served from anywhere. Without keys only two kinds of clients pass: programs on this machine that run as the
+worker's user, and pages that were opened by the link which the worker prints at its start.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Access:
 
     status: int
     reason: str = ""
-    """For the peer, when refused."""
+    """The reason for the peer, if refused."""
     failure: Reason | None = None
-    """For counters and the log, when refused."""
+    """The reason for counters and the log, if refused."""
     name: str = ""
-    """The key's name; `loopback` or `page` without keys."""
+    """The name of the key; without keys `loopback` or `page`."""
     scopes: tuple[Scope, ...] = ()
-    """What it may do."""
+    """The scopes that the client has."""
     subprotocol: str | None = None
-    """To answer on a WebSocket upgrade: a browser drops the connection when none of its offers is taken."""
+    """The subprotocol for the response to a WebSocket upgrade: a browser drops the connection if none is selected."""
     challenge: str = ""
     """`WWW-Authenticate` for a refusal (RFC 6750 section 3)."""
 
 
 COVERED_BY: dict[Scope, tuple[Scope, ...]] = {"metrics": ("admin",)}
-"""Scopes that allow what another one allows, and more."""
+"""Scope → the other scopes that include it."""
 NO_KEYS = (
     "no API keys are configured, so only programs on this machine that run as the worker's user may connect; "
     "configure auth.api_keys, or open the page by the link that the worker prints at its start"
@@ -59,10 +59,10 @@ def decide(
     """Whether this request may use what `scope` covers.
 
     Args:
-        headers: in any case; a repeated header is there as often as it was sent.
-        peer: the address at the other end of the TCP connection; empty when there is none.
-        scope: what is asked for; None: nothing but to be known.
-        direct: what `local_trust.is_direct` says of the connection. It counts only without keys.
+        headers: names in any case; a header that was sent several times is contained as often.
+        peer: the address at the other end of the TCP connection; empty if there is none.
+        scope: the scope that the request needs; None if any authenticated client may make it.
+        direct: the result of `local_trust.is_direct`. It counts only without keys.
         sessions: the keys of pages that were opened by the worker's own link. They count only without keys.
     """
     fields = [(name.lower(), value.strip()) for name, value in headers]
@@ -78,7 +78,7 @@ def decide(
     if token is None:
         return Access(401, "an API key is required: Authorization: Bearer KEY", "no_key", challenge="Bearer")
     found: ApiKey | None = None
-    for key in keys:  # all of them, always: the time taken says nothing about which one is close
+    for key in keys:  # always all of them, so that the time does not reveal which key is close
         if hmac.compare_digest(key.key.reveal().encode(), token.encode()):
             found = key
     if found is None:
@@ -91,12 +91,12 @@ def decide(
 
 
 def _is_among(token: str, sessions: Collection[str]) -> bool:
-    """All are compared, as keys are."""
+    """Whether the token is one of `sessions`; all are compared, so that the time reveals nothing."""
     return any([hmac.compare_digest(session.encode(), token.encode()) for session in sessions])
 
 
 def _offers(fields: Iterable[tuple[str, str]]) -> list[str]:
-    """Subprotocols offered (RFC 6455 section 4.1); none unless the request is a WebSocket upgrade."""
+    """The subprotocols offered (RFC 6455 section 4.1); none unless the request is a WebSocket upgrade."""
     fields = list(fields)
     if not any(name == "upgrade" and value.lower() == "websocket" for name, value in fields):
         return []
@@ -105,7 +105,7 @@ def _offers(fields: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _token(fields: Iterable[tuple[str, str]], offers: Sequence[str]) -> str | None:
-    """The credential: `Authorization`, when it is there, else the offer behind `bearer`."""
+    """The credential: that of `Authorization` if the header exists, else the offer that follows `bearer`."""
     values = [value for name, value in fields if name == "authorization"]
     if values:
         scheme, _, token = values[0].partition(" ")

@@ -1,4 +1,4 @@
-"""Decides who may connect without credentials: a program of this machine and user, with no proxy in between."""
+"""Local trust: the decision whether a client without credentials is a program of this machine and user, not a proxy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _FORWARDED = frozenset(
     ("forwarded", "via", "x-real-ip", "x-client-ip", "x-original-forwarded-for", "true-client-ip", "cdn-loop",
      "cf-connecting-ip", "cf-ray", "fly-client-ip", "fastly-client-ip", "tailscale-user-login", "x-original-host")
 )  # fmt: skip
-"""Beside every `X-Forwarded-*` and `X-Envoy-*`: a proxy on this host makes the whole world look like loopback."""
+"""Headers by which a proxy shows, beside `X-Forwarded-*` and `X-Envoy-*`. A proxy on this host makes all its clients
+look like loopback."""
 _FORWARDED_PREFIXES = ("x-forwarded-", "x-envoy-")
 
 
 def is_direct(http_version: str, peer: Address | None, here: Address | None) -> bool:
     """Whether the connection was opened by a program of this machine and user that is no proxy.
 
-    HTTP/1.0 is what nginx speaks to the servers behind it; no other program in use today does.
+    A connection with HTTP/1.0 counts as a proxy's: nginx uses it towards its backends, and hardly any client does.
     """
     return http_version != "1.0" and is_own(peer, here)
 
@@ -32,16 +33,16 @@ INCOMING = "mediaworker.incoming"
 
 @dataclass(slots=True)
 class ConnectionInfo:
-    """What a handler knows of its connection, and what it asks of the server."""
+    """The connection of a request, as its handler sees it, and the handler's instructions to the server."""
 
     http_version: str
     peer: Address | None
     here: Address | None
     write_frame: Callable[[bytes], bool]
-    """Writes a whole WebSocket frame behind what the server has written. It never waits: it returns False, having
-    written nothing, while the peer has not read enough of what came before, or once the connection is closing."""
+    """Writes a whole WebSocket frame after the server's own output. It never waits: it returns False and writes nothing
+    while the peer has too much unread data, or once the connection is closing."""
     delay_s: float = 0.0
-    """How long the server holds the answer back."""
+    """How long the server holds the response back."""
 
 
 def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
@@ -51,17 +52,18 @@ def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
 
 
 def delay_answer(scope: Mapping[str, Any], delay_s: float) -> None:
-    """Hold the answer to this request or upgrade back."""
+    """Hold the response to this request or upgrade back."""
     incoming: ConnectionInfo | None = scope.get(INCOMING)
     if incoming is not None:
         incoming.delay_s = delay_s
 
 
 def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
-    """Whether peer and Host are loopback, no proxy header is there, and Origin is absent or this very host.
+    """Whether peer and Host are loopback, there is no proxy header, and Origin is absent or this very host.
 
-    This judges the headers, and `is_direct` the connection. The Host and Origin conditions keep out web pages: a page
-    elsewhere has another Origin, and one that points its own name at 127.0.0.1 has another Host.
+    This function judges the headers, and `is_direct` the connection. The conditions on Host and Origin keep out web
+    pages: a page from another site has another Origin, and a page whose own name resolves to 127.0.0.1 (DNS rebinding)
+    has another Host.
     """
     fields: dict[str, list[str]] = {}
     for name, value in headers:
@@ -76,7 +78,7 @@ def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
 
 
 def _host(authority: str) -> str:
-    """`[::1]:8081` → `::1`; empty if it is no authority."""
+    """The host of an authority: `[::1]:8081` → `::1`; empty if it cannot be parsed."""
     try:
         return urlsplit(f"//{authority}").hostname or ""
     except ValueError:

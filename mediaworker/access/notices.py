@@ -1,4 +1,4 @@
-"""Log lines about peers, at most one per source, problem and minute; counters count every case."""
+"""Warnings about peers in the log, at most one per source, problem and minute; counters count every case."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = structlog.get_logger()
 
 
 class Notices:
-    """Warnings about peers, none of which can fill the log."""
+    """Logs warnings about peers at a limited rate, so that no peer can fill the log."""
 
     def __init__(self, *, period_s: float = 60.0, max_sources: int = 1024) -> None:
         self._once = LogRateLimit(period_s, max_keys=max_sources)
 
     def warn(self, source: str, problem: str, now: float, detail: str = "", *, call_id: str | None = None) -> bool:
-        """Returns whether it was logged. Beyond `max_sources` nothing more is logged until the minute is over."""
+        """Returns whether it was logged. Beyond `max_sources` nothing is logged until the minute has passed."""
         if self._once.due((source, problem), now) is None:
             return False
         call = {"call_id": call_id} if call_id is not None else {}

@@ -1,4 +1,4 @@
-"""The answer to a request or an upgrade that is refused: a problem of RFC 9457."""
+"""The response to a request or an upgrade that is refused: a problem document (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RETRY_AFTER_S = 5
 
 
 def refusal_body(status: int, detail: str, **extra: object) -> bytes:
-    """The body; `extra` becomes further members of the object."""
+    """The JSON body; `extra` becomes further members of the object."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **extra}
     return msgspec.json.encode(body)
 

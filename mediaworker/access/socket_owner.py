@@ -1,10 +1,10 @@
-"""Finds the user of the program at the other end of a loopback connection by Linux's sock_diag(7).
+"""The lookup of the user at the other end of a loopback connection, by Linux's sock_diag(7).
 
-Behind a reverse proxy on this machine every client looks like loopback, and a proxy that changes no header sends what a
-direct program sends. Its user tells it apart: proxies run as a user of their own (`www-data`, `haproxy`), while the
+Behind a reverse proxy on this machine every client looks like loopback, and a proxy that adds no header sends the same
+bytes as a direct client. The user distinguishes them: proxies run as their own user (`www-data`, `haproxy`), while the
 programs of the person who started the worker run as that person.
 
-Kernels without sock_diag (gVisor, and Linux without the module tcp_diag) have the same in /proc/net/tcp (proc(5)).
+Kernels without sock_diag (gVisor, and Linux without the module tcp_diag) show the same data in /proc/net/tcp (proc(5)).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Address = tuple[str, int]
 def is_own(peer: Address | None, here: Address | None) -> bool:
     """Whether the connection from `peer` to `here` was opened on this machine by a process of this process's user.
 
-    False also if that is unknown, or if the peer has closed its socket already.
+    Returns False also if the user is unknown, or if the peer has already closed its socket.
     """
     if peer is None or here is None:
         return False
@@ -49,14 +49,14 @@ def owner(peer: Address, here: Address) -> int | None:
     if theirs.version != ours.version or not (theirs.is_loopback and ours.is_loopback):
         return None
     with contextlib.suppress(OSError):
-        if (found := _asked(theirs, peer[1], ours, here[1])) is not None:
+        if (found := _by_netlink(theirs, peer[1], ours, here[1])) is not None:
             return found
-    # A kernel without sock_diag answers like one that knows no such connection.
+    # A kernel without sock_diag answers as if it knew no such connection.
     return listed(theirs, peer[1], ours, here[1])
 
 
-def _asked(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
-    """The user by sock_diag. Raises OSError."""
+def _by_netlink(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
+    """The user id from sock_diag. Raises OSError."""
     family = socket.AF_INET if theirs.version == 4 else socket.AF_INET6
     name = struct.pack("!HH", port, here) + _padded(theirs) + _padded(ours)
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, ALL_STATES)
@@ -69,14 +69,14 @@ def _asked(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv
     if len(answer) < _HEADER.size + _ANSWER.size or _HEADER.unpack_from(answer)[1] == NLMSG_ERROR:
         return None
     fields = _ANSWER.unpack_from(answer, _HEADER.size)
-    # Where there is no such connection, the kernel answers with whoever listens at that port. A socket that its process
-    # has closed has no inode, and root as its user.
+    # If there is no such connection, the kernel answers with the listener on that port. A socket that its process has
+    # closed has no inode, and root as its user.
     uid, inode = fields[-2:]
     return int(uid) if inode and b"".join(fields[4:8]) == name else None
 
 
 def listed(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
-    """The user by the list of all sockets. Raises OSError."""
+    """The user id from the list of all sockets in /proc. Raises OSError."""
     files = ("tcp", "tcp6") if theirs.version == 4 else ("tcp6",)
     for name in files:
         wanted = [f"{_listed(theirs, name)}:{port:04X}", f"{_listed(ours, name)}:{here:04X}"]
@@ -88,7 +88,7 @@ def listed(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv
 
 
 def _listed(address: IPv4Address | IPv6Address, name: str) -> str:
-    """Words of 32 bits, in the order of this machine. The list of IPv6 has IPv4 addresses in the spelling of IPv6."""
+    """The address as /proc/net prints it: words of 32 bits in host byte order. `tcp6` lists IPv4 as mapped IPv6."""
     packed = address.packed
     if name == "tcp6" and len(packed) == 4:
         packed = b"\0" * 10 + b"\xff" * 2 + packed
@@ -97,7 +97,7 @@ def _listed(address: IPv4Address | IPv6Address, name: str) -> str:
 
 
 def _plain(text: str) -> IPv4Address | IPv6Address:
-    """IPv4 in the spelling of IPv6 is IPv4: that is what the peer's socket has."""
+    """The address, with mapped IPv6 (`::ffff:…`) as IPv4, which is the family of the peer's socket."""
     address = ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 

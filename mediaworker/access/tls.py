@@ -1,6 +1,6 @@
-"""Certificates of the listeners: one context each, which a reload gives a new certificate while connections go on.
+"""The TLS certificates of the listeners: one context each, which a reload gives a new certificate for new connections.
 
-PJSIP has contexts of its own; of its certificate this only knows whether it would do, and until when.
+PJSIP builds its own contexts. For SIP this module only checks the certificate and reads its expiry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Certificate:
     """A listener's certificate, from the files that its section names. Raises ConfigError, naming the key."""
 
     def __init__(self, section: str, settings: Listener, context: ssl.SSLContext | None = None) -> None:
-        """`context`: one that demands more than that of a port which anybody may call."""
+        """`context`: a stricter one than the default, which accepts any client."""
         assert settings.tls_cert
         self._section = section
         if context is None:
@@ -27,34 +27,34 @@ class Certificate:
             context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context = context
         self.expires_s = 0.0
-        """Unix time after which peers refuse it."""
+        """The Unix time at which the certificate expires."""
         self.load(settings)
 
     def check(self, settings: Settings) -> None:
-        """Whether the files that these settings name would do. Raises ConfigError."""
+        """Check that the files named by these settings can be used. Raises ConfigError."""
         self._check(getattr(settings, self._section))
 
     def use(self, settings: Settings) -> None:
-        """As `load`, from the section that names its files. They are read again though their names are the same."""
+        """Load the files that these settings name, again even if the names have not changed. Raises ConfigError."""
         self.load(getattr(settings, self._section))
 
     def _check(self, settings: Listener) -> None:
-        # Another context than the live one, which a key that does not fit would leave with half of the pair.
+        # Not the live context: a key that does not match would leave it with the new certificate and the old key.
         load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._section, settings.tls_cert, settings.tls_key)
 
     def load(self, settings: Listener) -> None:
-        """New connections get this certificate; those that are open keep theirs. Raises ConfigError."""
+        """Load a certificate for new connections; open ones keep theirs. Raises ConfigError."""
         self._check(settings)
         self.expires_s = load(self.context, self._section, settings.tls_cert, settings.tls_key)
 
 
 def certificate(section: str, settings: Listener) -> Certificate | None:
-    """None when the listener speaks plain HTTP."""
+    """The listener's certificate, or None if it uses plain HTTP."""
     return Certificate(section, settings) if settings.tls_cert else None
 
 
 def add_metrics(metrics: MetricsRegistry, certificates: Mapping[str, Certificate]) -> None:
-    """`certificates`: by the port that they belong to."""
+    """Register the expiry gauge. `certificates` are keyed by their port."""
     metrics.gauge(
         "tls_certificate_expiry_timestamp_seconds",
         "Shows when the certificate of a listener expires.",
@@ -64,7 +64,7 @@ def add_metrics(metrics: MetricsRegistry, certificates: Mapping[str, Certificate
 
 
 def sip_certificate(settings: Sip) -> Certificate | None:
-    """None when nobody can call over TLS. Raises ConfigError."""
+    """The certificate of SIP over TLS, or None if that is off. Raises ConfigError."""
     if not settings.enabled:
         return None
     if settings.tls_ca:
