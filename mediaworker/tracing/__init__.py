@@ -1,1 +1,1 @@
-"""Where the time of a call goes: histograms over all calls (`latency`), spans of single ones (`traces`, `otlp`)."""
+"""Measurements of where time is spent: histograms of all calls (`latency`), spans of single ones (`traces`, `otlp`)."""

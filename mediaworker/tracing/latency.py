@@ -1,16 +1,16 @@
-"""Where the time goes between the end of speech and its final, and how the media tick keeps up.
+"""Latency histograms: the parts of the time from the end of speech to its final, and the lag of the media tick.
 
-Per utterance and per tick, never per packet. The parts follow each other and add up:
+They are recorded per utterance and per tick, never per packet. The parts follow each other and add up:
 
 | part | from → to |
 |---|---|
-| `endpoint` | end of speech → end of the window that made the endpointer sure: the configured silence, in audio time |
+| `endpoint` | end of speech → end of the window that decided the endpoint: the configured silence, in audio time |
 | `reorder` | that window's end → its tick: the wait for late packets, and for the tick |
 | `vad` | the tick's begin → the endpoint is known |
-| `queue` | → the engine begins with what was still to be decoded; 0 when the speculative final was ready |
-| `engine` | → the hypothesis is here, its way between the processes included |
+| `queue` | → the engine begins to decode the rest of the audio; 0 when the speculative final was ready |
+| `engine` | → the hypothesis has arrived, the transfer between the processes included |
 | `commit` | the final is published → it is on disk |
-| `fan_out` | → it waits at every subscriber's socket |
+| `fan_out` | → it has been queued for every subscriber's socket |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JITTER_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class EndpointTimes:
-    """The moment in which an utterance's end was known, and what it had taken until then."""
+    """When the end of an utterance was decided (`known_s`), and the durations of the parts until then."""
 
     known_s: float
     silence_s: float
@@ -42,12 +42,12 @@ class LatencyParts:
     parts: dict[str, Histogram] = field(
         default_factory=lambda: {name: Histogram() for name in PARTS if name not in ("commit", "fan_out")}
     )
-    """The hub measures the other two, where they happen."""
+    """The parts but `commit` and `fan_out`, which the hub measures."""
     final: Histogram = histogram("final_latency_seconds", "Measures the time from the true end of speech to its final.")
     queue: Histogram = histogram(
         "asr_queue_seconds", "Measures how long the request for a final waits before the engine begins with it."
     )
-    """This and `decode` are of the hypotheses that became finals, speculative or not."""
+    """`queue` and `decode` count the hypotheses that became finals, speculative or not."""
     decode: Histogram = histogram(
         "asr_decode_seconds",
         "Measures how long the engine takes for a final, from when it begins until the text arrives.",
@@ -85,16 +85,16 @@ class LatencyParts:
         )
 
     def tick(self, ready_s: float, now_s: float) -> None:
-        """A media tick begins, that might have begun then."""
+        """Record that a media tick begins at `now_s`, which could have begun at `ready_s`."""
         self._tick_s = now_s
         self.stall.observe(max(0.0, now_s - ready_s))
 
     def ticked(self, due_s: float, now_s: float) -> None:
-        """The last window of a tick that was due then is through the VAD."""
+        """Record that the VAD has processed the last window of the tick that was due at `due_s`."""
         self.vad_lag.observe(max(0.0, now_s - due_s))
 
     def endpoint(self, *, speech_end_s: float, window_end_s: float, now_s: float) -> EndpointTimes:
-        """An utterance's end is known now; both times are the leg's, on the loop's clock."""
+        """The times of an endpoint that is decided now; the leg's times are converted to the loop's clock."""
         tick_s = now_s if self._tick_s is None else min(self._tick_s, now_s)
         return EndpointTimes(
             known_s=now_s,
@@ -106,7 +106,7 @@ class LatencyParts:
     def finished(
         self, endpoint: EndpointTimes | None, *, latency_s: float, queue_s: float, engine_s: float, now_s: float
     ) -> None:
-        """The final is published. `queue_s` and `engine_s` are what the hypothesis took since it was asked for."""
+        """Record a published final. `queue_s` and `engine_s` count from the request for its hypothesis."""
         self.final.observe(latency_s)
         self.queue.observe(queue_s)
         self.decode.observe(max(0.0, engine_s - queue_s))

@@ -1,7 +1,7 @@
-"""Spans on their way to a collector, by OpenTelemetry's own SDK. Loaded only if `traces.url` is set.
+"""The sender of spans to an OTLP collector, through OpenTelemetry's SDK. Loaded only if `traces.url` is set.
 
-The loop makes spans and puts them into the SDK's queue; a thread of the SDK sends them, in batches. Nobody waits for
-the collector: while too many spans wait for it, no further ones are made.
+The event loop creates spans and puts them into the SDK's queue; a thread of the SDK sends them in batches. Nothing in
+the worker waits for the collector: while too many spans are queued, further ones are dropped.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from config.metrics.counters import counter
 from mediaworker.tracing.traces import Span
 
 WAITING = 2048
-"""Spans that may wait: 6 MB, and three seconds of a thousand legs."""
+"""The most spans that may wait: 6 MB, or three seconds of a thousand legs."""
 BATCH = 32
-"""Spans in a request. While the other thread encodes them, the loop waits for the interpreter's lock: with 512 of them
-timers were late by up to 33 ms, which is a media tick, with 32 by 4. A final takes a third more CPU time in return."""
+"""The spans per request. While the SDK's thread encodes them, the loop waits for the interpreter's lock: with 512 spans
+timers were up to 33 ms late (a media tick), with 32 up to 4 ms. In return a final costs a third more CPU time."""
 STOP_S = 3.0
-"""How long the end waits for the collector."""
+"""How long the shutdown waits for the collector."""
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "consumer": SpanKind.CONSUMER}
 log = structlog.get_logger("traces")
 
@@ -59,14 +59,14 @@ class SpanCounters:
 
 
 class OtlpSender:
-    """See the module.
+    """Sends spans as the module describes.
 
-    The standard variables of OpenTelemetry hold: `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION` and
+    It follows the standard variables of OpenTelemetry: `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION` and
     `…_CERTIFICATE`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `OTEL_BSP_SCHEDULE_DELAY`.
     """
 
     def __init__(self, url: str, service: str, port: int) -> None:
-        """`service` and `port` are of this process, which they name together with the host."""
+        """`service` and `port` identify this process in the traces, together with the host."""
         release = version("mediaworker")
         names = Resource.create(
             {
@@ -92,7 +92,7 @@ class OtlpSender:
         self._tracer = self._provider.get_tracer("mediaworker", release)
 
     def send(self, spans: Sequence[Span]) -> None:
-        """All of them or none: half an utterance would mislead. Whatever goes wrong, the events go on."""
+        """Queue all of the spans or none, since half an utterance would mislead. Errors are logged, not raised."""
         if self._made - self._exporter.taken + len(spans) > WAITING:
             self.counters.dropped_spans += len(spans)
             return
@@ -117,15 +117,15 @@ class OtlpSender:
         made.end(span.end_ns)
 
     async def stop(self) -> None:
-        """Send what waits, within `STOP_S`. What the collector has not taken by then is lost, and the log says so."""
+        """Send the queued spans within STOP_S. Spans that remain then are lost, which is logged."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop has not waited for it, and is closed
+            with contextlib.suppress(RuntimeError):  # the loop did not wait any longer, and is closed
                 loop.call_soon_threadsafe(done.set)
 
-        # A thread that the end of the process does not wait for: the SDK itself waits for half a minute.
+        # A daemon thread, for which the exit of the process does not wait: the SDK itself waits for half a minute.
         threading.Thread(target=shut_down, name="traces-stop", daemon=True).start()
         try:
             async with asyncio.timeout(STOP_S):
@@ -136,11 +136,11 @@ class OtlpSender:
 
 
 class _CountingExporter(SpanExporter):
-    """Runs on the SDK's thread, which alone writes the numbers here."""
+    """An exporter that counts spans. It runs on the SDK's thread, the only one that writes its numbers."""
 
     def __init__(self, exporter: SpanExporter, counters: SpanCounters) -> None:
         self.taken = 0
-        """Spans that do not wait any more."""
+        """The number of spans that have left the queue."""
         self._exporter, self._counters = exporter, counters
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -157,7 +157,7 @@ class _CountingExporter(SpanExporter):
 
 
 class _Ids(RandomIdGenerator):
-    """The ids of the next span."""
+    """The id generator of the SDK, which returns the ids set for the next span."""
 
     trace_id = span_id = 0
 
@@ -173,7 +173,7 @@ class _Ids(RandomIdGenerator):
 
 
 class _Complaints(logging.Handler):
-    """What the SDK logs, with every batch that fails: one line in a minute will do."""
+    """Forwards the warnings of the SDK, which logs one per failed batch, at most once a minute."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

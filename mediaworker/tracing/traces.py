@@ -1,4 +1,4 @@
-"""Traces: where the time of a call goes, across the machines that have to do with it.
+"""Traces: they show where the time of a call is spent, across all machines that take part in it.
 
     call            ├────────────────────────────────────────────────────┤  from its first event to its last
       utterance          ├────────────────────────────────┤                 from the start of speech to its stored final
@@ -10,14 +10,16 @@
         commit                                      ├─────┤                 until it is stored and shown
         relay                                             ├──────┤          until another worker has shown it
 
-The parts stand where they were: the engine works while the endpointer still waits, and the text that it finds then is
-the final if nothing more is said. From the end of speech to the beginning of `commit` is `latency_ms` of the final.
+Each span has its real times, so parts may overlap: the engine works while the endpointer still waits, and its text
+becomes the final if no more speech follows. The time from the end of speech to the beginning of `commit` is the final's
+`latency_ms`.
 
-**Ids are names.** The trace has the id of its call, and the spans of calls and utterances have ids that are made from
-theirs, so every worker knows them without being told. Whether a call is traced follows from its id as well.
+**Ids are derived.** The trace has the id of its call, and the span ids of calls and utterances are computed from their
+names, so every worker knows them without communication. Whether a call is traced follows from its id as well.
 
-A span carries names and numbers, never what was said or who has called. Nothing here knows OpenTelemetry: `otlp` sends
-the spans. All spans of an utterance are made at once when its final is stored, from times that are measured anyway.
+A span carries names and numbers, never texts or phone numbers. This module does not depend on OpenTelemetry: `otlp`
+sends the spans. All spans of an utterance are created at once when its final is stored, from times that are measured
+anyway.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ if TYPE_CHECKING:
 TRACEPARENT = "traceparent"
 """The header of W3C Trace Context."""
 RELAY_S = 60.0
-"""A final that comes from another worker later than that is being caught up with."""
+"""A final that arrives from another worker later than this belongs to a backlog, and gets no `relay` span."""
 Kind = Literal["internal", "server", "consumer"]
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """A span that others may stand under, in the words of W3C Trace Context. Only what is traced has one."""
+    """A span that may be the parent of others, in the format of W3C Trace Context. Only traced calls have one."""
 
     trace_id: int
     span_id: int
@@ -58,7 +60,7 @@ class TraceParent:
 
     @classmethod
     def parse(cls, text: str) -> TraceParent | None:
-        """None for anything else."""
+        """The parsed text, or None if it is not a sampled `traceparent` of version 00."""
         found = _TRACEPARENT.fullmatch(text)
         return cls(int(found[1], 16), int(found[2], 16)) if found else None
 
@@ -67,12 +69,12 @@ class TraceParent:
 class Span:
     trace_id: int
     span_id: int
-    """0: any."""
+    """The span's id; 0 for a random one."""
     parent_id: int
-    """0: it is the root."""
+    """The parent's id; 0 for the root."""
     name: str
     start_ns: int
-    """Of Unix time, as `end_ns`."""
+    """`start_ns` and `end_ns` are Unix times in nanoseconds."""
     end_ns: int
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     kind: Kind = "internal"
@@ -81,7 +83,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class FinalTimes:
-    """What a worker has measured of an utterance when it publishes its final. Times are the loop's."""
+    """The times of an utterance that the worker has measured when it publishes the final, by the loop's clock."""
 
     utterance_id: str
     leg: str
@@ -89,19 +91,19 @@ class FinalTimes:
     latency_ms: int
     start_s: float
     end_s: float
-    """Of speech."""
+    """`start_s` and `end_s` are the start and the end of speech."""
     known_s: float | None
-    """When the endpoint was known; None: something else has ended the utterance."""
+    """When the endpoint was decided; None if the utterance ended for another reason."""
     asked_s: float
-    """When the final was asked for; 0: never."""
+    """When the final was requested; 0 if it never was."""
     queue_s: float
     engine_s: float
-    """What it took since then, the queue included."""
+    """The duration of that request, the queue included."""
     published_s: float
 
 
 class SpanSender(Protocol):
-    """`otlp.OtlpSender`, which documents it."""
+    """The sender of spans; `otlp.OtlpSender` documents its methods."""
 
     @property
     def counters(self) -> object: ...
@@ -113,20 +115,20 @@ class SpanSender(Protocol):
 class _TracedCall:
     start_s: float
     offset_ns: int
-    """From the loop's clock to Unix time. One for the whole call: its spans keep their order when somebody sets the
-    clock."""
+    """The offset from the loop's clock to Unix time. It is fixed for the whole call, so that its spans keep their order
+    when the system clock is changed."""
     attributes: Mapping[str, str | int]
     finals: deque[FinalTimes] = field(default_factory=deque)
-    """Published, and not stored yet. The hub shows them in the same order."""
+    """Finals that are published but not yet stored. The hub shows them in the same order."""
 
 
 class Traces:
-    """What the parts of a worker, or of an engine server, tell about their times.
+    """Builds spans from the times that the parts of a worker, or of an engine server, report.
 
     Args:
-        share: of the calls that are traced.
-        clock: the loop's.
-        offset_ns: what has to be added to `clock` for Unix time, in nanoseconds.
+        share: the fraction of calls that are traced.
+        clock: the loop's clock.
+        offset_ns: the difference between Unix time and `clock`, in nanoseconds.
     """
 
     def __init__(
@@ -144,19 +146,19 @@ class Traces:
         metrics.counters("traces", self._sender.counters)
 
     async def stop(self) -> None:
-        """Send what waits, for some seconds at most."""
+        """Send the queued spans; takes a few seconds at most."""
         await self._sender.stop()
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
     def on_call(self, call_id: str, start_s: float, **attributes: str) -> None:
-        """A call begins. Its trace ends when its last event has been shown."""
+        """Begin the trace of a call, if it is traced. The trace ends when the call's last event has been shown."""
         if self.parent(call_id):
             found = {"call_id": call_id, **attributes}
             self._calls[call_id] = _TracedCall(start_s, self._offset_ns(), found)
 
     def parent(self, call_id: str) -> str:
-        """The `traceparent` of a call's span; empty: the call is not traced."""
+        """The `traceparent` of a call's span; empty if the call is not traced."""
         trace_id = UUID(call_id).int
         # A UUIDv7 begins with the time and ends with random bits.
         if trace_id % (1 << 32) >= self._share * (1 << 32):
@@ -164,17 +166,17 @@ class Traces:
         return str(TraceParent(trace_id, _span_id(call_id)))
 
     def utterance(self, utterance_id: str) -> str:
-        """The `traceparent` of an utterance's span; empty: its call is not traced."""
+        """The `traceparent` of an utterance's span; empty if its call is not traced."""
         call_id = utterance_id.partition("/")[0]
         return str(TraceParent(UUID(call_id).int, _span_id(utterance_id))) if call_id in self._calls else ""
 
     def on_final(self, times: FinalTimes) -> None:
-        """A final is about to be published."""
+        """Keep the times of a final that is about to be published."""
         if (call := self._calls.get(times.utterance_id.partition("/")[0])) is not None:
             call.finals.append(times)
 
     def on_shown(self, entry: Entry) -> None:
-        """The hub has stored an event and shown it to its subscribers."""
+        """Send the spans of a final, or of a call's end, that the hub has stored and shown to its subscribers."""
         if entry.call_id is None or (call := self._calls.get(entry.call_id)) is None:
             return
         if entry.type == "transcript.final" and call.finals:
@@ -186,7 +188,7 @@ class Traces:
     # -- elsewhere --------------------------------------------------------------------------------------------------
 
     def on_answered(self, final: Answered, worker: str, engine: str) -> None:
-        """At an engine server: a final is on its way back to the worker that has asked for it."""
+        """Send the span of an engine server, whose final is on its way back to the worker that requested it."""
         if (parent := TraceParent.parse(final.traceparent)) is None:
             return
         queue_ms, offset_ns = round(final.queue_s * 1000), self._offset_ns()
@@ -196,8 +198,10 @@ class Traces:
         self._sender.send([Span(trace_id, 0, above, "recognise", start_ns, end_ns, attributes, "server", failed)])
 
     def on_relayed(self, traceparent: str, utterance_id: str, published_at: str) -> None:
-        """A final of another worker's call, published then (RFC 3339), has been shown here. It came with its
-        call's `traceparent`."""
+        """Send the span of another worker's final that has been shown here.
+
+        `traceparent` is that of its call, and `published_at` the time of its publication (RFC 3339).
+        """
         if (parent := TraceParent.parse(traceparent)) is None:
             return
         now_ns = self._offset_ns() + round(self._clock() * 1e9)
@@ -214,7 +218,10 @@ def _call_span(call_id: str, call: _TracedCall, shown_s: float) -> Span:
 
 
 def _final_spans(call_id: str, call: _TracedCall, final: FinalTimes, shown_s: float) -> Iterator[Span]:
-    """The utterance and its parts. A client ahead of real time sends speech that ends in the future: it is cut off."""
+    """The spans of an utterance and its parts.
+
+    A client that sends faster than real time produces speech that ends in the future; such times are cut at `shown_s`.
+    """
     trace_id, span_id = UUID(call_id).int, _span_id(final.utterance_id)
 
     def at_ns(at_s: float) -> int:
@@ -242,5 +249,5 @@ def _final_spans(call_id: str, call: _TracedCall, final: FinalTimes, shown_s: fl
 
 
 def _span_id(name: str) -> int:
-    """0 is no id."""
+    """A span id computed from a name, and never 0, which is no valid id."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) or 1
