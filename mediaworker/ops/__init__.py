@@ -1,1 +1,1 @@
-"""What a process shows to those who run it: its log, and its metrics as Prometheus reads them. Imports no part."""
+"""The output of a process for its operators: its log, and its metrics in Prometheus's format. Imports no other part."""

@@ -1,4 +1,4 @@
-"""Threads of the linear algebra under numpy."""
+"""The number of threads of numpy's linear algebra (BLAS)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def one_thread() -> None:
-    """Called before numpy is imported, for this process and its children, unless the environment says otherwise.
+    """Limit BLAS to one thread in this process and its children, unless the environment sets a number.
 
-    The VAD's small products are slower on several threads, and the loop needs its core.
+    It must be called before numpy is imported. The VAD's small products are slower on several threads, and the event
+    loop needs its core.
     """
     for name in NAMES:
         os.environ.setdefault(name, "1")

@@ -15,7 +15,7 @@ FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogr
 
 
 def exposition(metrics: MetricsRegistry) -> tuple[bytes, str]:
-    """(body, content type) of a scrape."""
+    """The response to a scrape: (body, content type)."""
     return generate_latest(_Scrape(metrics)), CONTENT_TYPE_LATEST
 
 

@@ -1,7 +1,7 @@
-"""One line per event, for a person at a terminal or for a collector; what must not be read is masked in every line.
+"""The log: one line per event, for a terminal or for a log collector, with secrets masked in every line.
 
-All log lines of the process come through here: structlog's own, and those of libraries that use the standard module.
-Level, format and secrets may change while the worker runs (`configure` again): loggers that exist follow.
+All log lines of the process pass this module: those of structlog, and those of libraries that use `logging`. Level,
+format and secrets may change while the worker runs (by another `configure`), and existing loggers follow.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from config.settings import Log
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _METHODS = LEVELS | {"warn": logging.WARNING, "exception": logging.ERROR}
 LIBRARIES = logging.WARNING
-"""uvicorn and websockets print whole handshakes below it, keys included."""
+"""The lowest level of library lines: below it uvicorn and websockets log whole handshakes, keys included."""
 SHORTEST = 4
-"""A secret shorter than that is masked where it is known to stand, not wherever its letters occur."""
+"""The length from which a secret is masked wherever it occurs. A shorter one is masked in known places only."""
 _DIGITS = ("digit", "digits", "dtmf")
 _WHOSE = re.compile(r"([0-9a-f-]{36})/([^/]+)/[0-9]+(?:/|$)")
-"""`<call>/<leg>/<number>`: how utterances are named."""
+"""The name of an utterance: `<call>/<leg>/<number>`."""
 
 log = structlog.get_logger()
 
 
 class _Output:
-    """Where all lines go; one per process."""
+    """The output of all lines, and its settings; there is one per process."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -51,7 +51,7 @@ class _Output:
         return event
 
     def finish(self, logger: Any, method: str, event: EventDict) -> str:
-        """The line, masked as a whole: keys, values and tracebacks alike."""
+        """The rendered line, masked as a whole: keys, values and tracebacks alike."""
         line = str(self.render(logger, method, event))
         if self.secrets is not None:
             line = self.secrets.sub("***", line)
@@ -62,11 +62,12 @@ _output = _Output()
 _seen: set[str] = set()
 
 calls: dict[str, str] = {}
-"""What peers call the open calls (Call-ID, CallSid) → our id. Kept by the registry: a line that knows one has both."""
+"""The peer's name of each open call (Call-ID, CallSid) → our id. The registry maintains it, so that a line with the
+peer's name gets our id as well."""
 
 
 def configure(settings: Log, secrets: Iterable[str] = ()) -> None:
-    """Everything goes to stderr, so that stdout stays the command's own. `call_id` and `leg` are fields."""
+    """Set level, format and secrets of the log. All lines go to stderr, so that stdout belongs to the command."""
     first = not structlog.is_configured()
     _output.level = LEVELS[settings.level]
     _output.secrets = _pattern(secrets)
@@ -84,7 +85,7 @@ def configure(settings: Log, secrets: Iterable[str] = ()) -> None:
     ]
     structlog.configure(
         processors=[_output.gate, *shared, _output.finish],
-        # Debug passes here and is stopped by the gate, whose level may change: loggers are made once.
+        # Loggers are created once, so the level that may change is checked by `gate`; here debug always passes.
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
@@ -93,13 +94,13 @@ def configure(settings: Log, secrets: Iterable[str] = ()) -> None:
 
 
 def configure_worker(settings: Settings) -> None:
-    """As the settings say; their secrets are masked, and those of before: a line may still carry one."""
+    """Configure the log by the settings. Secrets of earlier settings stay masked, since a line may still have one."""
     _seen.update(secrets_of(settings))
     configure(settings.log, _seen)
 
 
 def whose(logger: Any, method: str, event: EventDict) -> EventDict:
-    """An utterance's name tells its call and leg, a peer's name of a call ours: every line about one carries them."""
+    """Add `call_id` and `leg` to a line that has an utterance's name, and `call_id` to one with the peer's name."""
     name = event.get("utterance_id")
     if isinstance(name, str) and (found := _WHOSE.match(name)):
         event.setdefault("call_id", found[1])
@@ -111,7 +112,7 @@ def whose(logger: Any, method: str, event: EventDict) -> EventDict:
 
 
 def hide_digits(logger: Any, method: str, event: EventDict) -> EventDict:
-    """What people key in is card numbers and PINs."""
+    """Mask digits that callers keyed in, which may be card numbers and PINs."""
     for name in _DIGITS:
         if name in event:
             event[name] = "*"
@@ -119,7 +120,7 @@ def hide_digits(logger: Any, method: str, event: EventDict) -> EventDict:
 
 
 def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Any of the secrets, as it stands or as a line of JSON, a repr, a URL or basic authentication would spell it."""
+    """A pattern for each secret as it is, and as JSON, a repr, a URL or basic authentication would encode it."""
     spellings: set[str] = set()
     for secret in secrets:
         if len(secret) >= SHORTEST:

@@ -1,4 +1,4 @@
-"""The metrics of the process itself."""
+"""The metrics of the process itself: its start, version and readiness."""
 
 from __future__ import annotations
 
