@@ -1,4 +1,4 @@
-"""The networks that may call or connect: loopback, the resolved registrars, and those of an `allow` setting. No I/O."""
+"""The access list: loopback, the resolved registrars and the networks of an `allow` setting may connect. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 class AccessList:
-    """Networks fixed by configuration, and addresses that come and go with the registrars' names."""
+    """Networks fixed by configuration, and addresses that change with the registrars' DNS records."""
 
     def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK) -> None:
         self._trusted = tuple(trusted)
@@ -17,11 +17,11 @@ class AccessList:
         self.replace(allow)
 
     def replace(self, allow: Iterable[str]) -> None:
-        """These addresses and networks instead of those of before."""
+        """Replace the configured addresses and networks."""
         self._networks = [ipaddress.ip_network(each, strict=False) for each in (*self._trusted, *allow)]
 
     def set_registrar(self, account: str, addresses: Iterable[str]) -> None:
-        """The addresses that an account's registrar has now."""
+        """Set the present addresses of an account's registrar."""
         self._registrars[account] = frozenset(addresses)
 
     def accounts_at(self, address: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""IP addresses as text: which family, in one spelling, how they stand in a URI, and who is one peer."""
+"""IP addresses as text: their family, canonical spelling and form in URIs, sockets for them, and keys of peers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
 Family = Literal["IP4", "IP6"]
-"""As SDP names it (RFC 8866 section 5.7)."""
+"""An address family, by its name in SDP (RFC 8866 section 5.7)."""
 SOCKETS: dict[Family, socket.AddressFamily] = {"IP4": socket.AF_INET, "IP6": socket.AF_INET6}
 ANYWHERE: dict[Family, str] = {"IP4": "0.0.0.0", "IP6": "::"}
 LOCALHOST: dict[Family, str] = {"IP4": "127.0.0.1", "IP6": "::1"}
 
 
 def family_of(address: str) -> Family:
-    """Of an address; a name counts as IPv4."""
+    """The family of an address; a host name counts as IPv4."""
     return "IP6" if ":" in address else "IP4"
 
 
 def canonical(address: str) -> str:
-    """The one spelling, which sources of packets have too. Raises ValueError when it is no address."""
+    """The canonical spelling, in which the sources of packets are also given. Raises ValueError if it is no address."""
     family = SOCKETS[family_of(address)]
     try:
         return socket.inet_ntop(family, socket.inet_pton(family, address))
@@ -29,12 +29,12 @@ def canonical(address: str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """As a URI has it (RFC 3986 section 3.2.2)."""
+    """The host as a URI contains it, with IPv6 in brackets (RFC 3986 section 3.2.2)."""
     return f"[{host}]" if ":" in host else host
 
 
 def bound_udp(host: str, port: int, family: Family = "IP4") -> socket.socket:
-    """A non-blocking socket at this address; one for IPv6 speaks no IPv4, so the number may be another's there.
+    """A non-blocking UDP socket at this address. An IPv6 socket excludes IPv4, where another socket may have the port.
 
     Raises OSError, OverflowError beyond port 65535.
     """
@@ -51,7 +51,7 @@ def bound_udp(host: str, port: int, family: Family = "IP4") -> socket.socket:
 
 
 def bound_tcp(host: str, port: int) -> socket.socket:
-    """A non-blocking socket that listens at this address, on IPv4 as well if that is `::`. Raises OSError."""
+    """A non-blocking TCP socket that listens at this address; `::` covers IPv4 as well. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -78,7 +78,7 @@ def socket_address(address: str, port: int) -> bytes:
 
 
 def peer_key(peer: str) -> str:
-    """What counts as one peer: an IPv4 address, or an IPv6 network of /64, which every household has."""
+    """The key under which limits count a peer: its IPv4 address, or its IPv6 /64, since a household has a whole /64."""
     if ":" not in peer:
         return peer
     try:

@@ -1,4 +1,4 @@
-"""Certificates in PEM files, what is wrong with them, and the TLS between workers and engine servers (RFC 8446)."""
+"""Certificates in PEM files (loading, expiry, roles), and the TLS contexts between workers and engine servers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ NO_ROLE = (
 
 
 def load(context: ssl.SSLContext, section: str, cert: str, private_key: str) -> float:
-    """Put the certificate of these files into the context, and return the Unix time at which it expires. Without
-    `private_key`, the key is in the file of the certificate. Raises ConfigError, naming the section's key."""
+    """Load the certificate of these files into the context, and return the Unix time at which it expires.
+
+    Without `private_key`, the key is expected in the certificate's file. Raises ConfigError, naming the section's key.
+    """
     key, name = f"{section}.tls_cert", cert
     try:
         expires_s = expiry(Path(name).read_text(encoding="ascii", errors="replace"))
         if private_key:
             key, name = f"{section}.tls_key", private_key
             Path(name).read_bytes()
-        # Without a password of its own OpenSSL would ask for one at the terminal.
+        # Without a password argument OpenSSL would ask for one at the terminal.
         context.load_cert_chain(cert, private_key or None, password="")
     except ssl.SSLError as error:
         reason = {
@@ -46,7 +48,7 @@ def load(context: ssl.SSLContext, section: str, cert: str, private_key: str) -> 
 
 
 def system_authorities() -> ssl.SSLContext | None:
-    """A client's context with this machine's authorities or those of SSL_CERT_FILE and SSL_CERT_DIR; None: none."""
+    """A client's context with the authorities of this machine, or of SSL_CERT_FILE and SSL_CERT_DIR; None if none."""
     paths = ssl.get_default_verify_paths()
     asked = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     if not asked and not paths.cafile and not (paths.capath and any(Path(paths.capath).iterdir())):
@@ -89,8 +91,10 @@ def expiry(pem: str) -> float:
 
 
 def has_role(name: str) -> bool:
-    """Whether the first certificate of a PEM file says what it is for: as a client, which workers are, or as a server.
-    OpenSSL refuses it for the other (RFC 5280 section 4.2.1.12). Raises OSError, ValueError."""
+    """Whether the first certificate of a PEM file is limited to clients (workers) or servers (engine servers).
+
+    OpenSSL refuses such a certificate in the other role (RFC 5280 section 4.2.1.12). Raises OSError, ValueError.
+    """
     return EXTENDED_KEY_USAGE in _first(Path(name).read_text(encoding="ascii", errors="replace"))
 
 
@@ -103,7 +107,7 @@ def _first(pem: str) -> bytes:
 
 
 def _header(der: bytes, at: int) -> tuple[int, int]:
-    """Where the contents of the element at `at` begin, and how long they are."""
+    """The start and the length of the contents of the element at `at`."""
     length = der[at + 1]
     if length < 0x80:
         return at + 2, length
@@ -123,21 +127,25 @@ def _skip(der: bytes, at: int) -> int:
 
 
 def server_context(settings: Cluster) -> ssl.SSLContext:
-    """The listener's side: no client without a certificate of `cluster.tls_ca` gets beyond the handshake. Raises
-    ConfigError."""
+    """The listener's context: the handshake fails for clients without a certificate of `cluster.tls_ca`.
+
+    Raises ConfigError.
+    """
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def client_context(settings: Cluster) -> ssl.SSLContext:
-    """The caller's side, which also checks that the certificate is for the name that was called. Raises ConfigError."""
+    """The caller's context, which also checks the certificate against the host name. Raises ConfigError."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, settings)
 
 
 def renew(context: ssl.SSLContext, settings: Cluster) -> None:
-    """Put what the files have now into a caller's context that is in use. Raises ConfigError, and has changed nothing
-    then."""
+    """Load the present content of the files into a caller's context that is in use.
+
+    Raises ConfigError, and then leaves the context unchanged.
+    """
     client_context(settings)
     load(context, "cluster", settings.tls_cert, settings.tls_key)
     load_authorities(context, "cluster.tls_ca", settings.tls_ca)

@@ -1,7 +1,7 @@
-"""Child processes that are reached over sockets: the inference process and the decoder of a file.
+"""Child processes with socket channels to their parent: the inference process and the decoder of a file.
 
-The parent runs one by `running`, and calls `kill`, `end` and `how`; the child calls `end_with_parent`. Any process may
-call `forbid_tracing`.
+The parent calls `running` to run a child, and `kill`, `end` and `how`. The child calls `end_with_parent`. Any process
+may call `forbid_tracing`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ import structlog
 log = structlog.get_logger("asr")
 
 END_S = 5.0
-"""How long a child gets to end by itself, and once more after a kill."""
+"""The time that a child has to end by itself, and again after a kill."""
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 """linux/prctl.h"""
 
 
 @dataclass(slots=True)
 class ChildProcess:
-    """A child process with one channel each way.
+    """A child process with one channel in each direction.
 
-    With a channel for both, a child that dies with requests unread would take its last answers with it, which say what
-    it was working on.
+    If both directions shared a socket, the kernel would reset it when a child dies with unread requests. That would
+    destroy the child's last responses, which show what it was working on.
     """
 
     process: Process
     writer: asyncio.StreamWriter
     reader: asyncio.StreamReader
     code: int | None = None
-    """Its exit status, once `running` has been left."""
+    """The exit status; None until `running` has been left."""
 
 
 @contextlib.asynccontextmanager
 async def running(
     module: str, *arguments: str, descriptors: Sequence[int] = (), env: Mapping[str, str] | None = None
 ) -> AsyncIterator[ChildProcess]:
-    """Run the module with its copies of these descriptors and of its two sockets, requests and then answers.
+    """Run a module as a child process that inherits these descriptors and two sockets, for requests and responses.
 
-    The numbers of all of them are its first arguments; its log goes to our stderr. At the end its requests are closed,
-    which ends it unless it hangs, and it is waited for. Raises OSError when no process is to be had.
+    The numbers of all descriptors are the module's first arguments; its log goes to our stderr. On exit the request
+    socket is closed, which ends the child unless it hangs, and the parent waits for it. Raises OSError if no process
+    can be started.
     """
     async with contextlib.AsyncExitStack() as stack:
         with contextlib.ExitStack() as theirs:
@@ -76,7 +77,7 @@ async def running(
 async def spawn(
     module: str, descriptors: Sequence[int], *arguments: str, env: Mapping[str, str] | None = None
 ) -> Process:
-    # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
+    # A new session, so that Ctrl-C at the terminal reaches only the parent, which still needs the last finals.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -98,7 +99,7 @@ async def _close(stream: asyncio.StreamWriter) -> None:
 
 
 def kill(process: Process) -> None:
-    """Does nothing if the process has ended."""
+    """Kill the process, unless it has ended."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
 
@@ -113,13 +114,13 @@ async def end(process: Process) -> int:
                 return await process.wait()
         except TimeoutError:
             pass
-    # It is stuck in a driver and no signal reaches it. Callers wait for the next process, not for this one.
+    # The process is stuck in a driver, where no signal reaches it. Callers need the next process, not this one.
     log.critical("a child process cannot be ended", pid=process.pid)
     return -signal.SIGKILL
 
 
 def how(code: int) -> str:
-    """How it ended, from its exit status."""
+    """The words for an exit status: a signal's number, or the status."""
     return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
@@ -133,10 +134,10 @@ def resident_bytes(pid: int | str = "self") -> float:
 
 
 def end_with_parent() -> None:
-    """Called first thing in a child: it ends with its parent, and not before.
+    """Make this child process end with its parent, and not before; the child calls it first.
 
-    Ctrl-C and a service manager's SIGTERM reach the whole group, while the parent still wants its last finals. A parent
-    that has died before this call has closed the child's sockets.
+    Ctrl-C and a service manager's SIGTERM reach the whole group while the parent still needs the last finals, so the
+    child ignores them. If the parent died before this call, the child ends because its sockets are closed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -146,7 +147,7 @@ def end_with_parent() -> None:
 def forbid_tracing() -> None:
     """Keep this process's memory from other processes of the same user: none may trace it or read /proc/PID/mem.
 
-    It leaves no core dump either, unless the kernel is told to write those of protected processes for root alone
-    (`fs.suid_dumpable=2`, proc(5)). Root may still trace it.
+    The process leaves no core dump either, unless the kernel is configured to write those of protected processes for
+    root alone (`fs.suid_dumpable=2`, proc(5)). Root may still trace it.
     """
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The log for a person at a terminal: structlog's lines, in which no foreign text can pass for a line of ours."""
+"""The log format for terminals: structlog's lines, escaped so that text from peers cannot imitate a log line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from structlog.typing import EventDict
 from config.log_text import coloured, printable
 
 BLOCKS = ("message", "stack", "exception", "exc_info")
-"""Texts of several lines: each is set below its line. structlog expects the last three in forms of its own."""
+"""Fields with several lines of text, which are printed below the line. structlog would format the last three itself."""
 
 
 class _Escaped:
-    """structlog prints what is not a string by its `repr`."""
+    """A text that structlog prints escaped, because it prints objects other than strings by their `repr`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -25,7 +25,7 @@ class _Escaped:
 
 
 class ConsoleRenderer:
-    """A structlog processor: `processors` end with it. Escapes names, values and each line of a block."""
+    """The last structlog processor. It escapes names, values and each line of a block."""
 
     def __init__(self) -> None:
         self._line = structlog.dev.ConsoleRenderer(colors=coloured(sys.stderr))

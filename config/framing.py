@@ -1,4 +1,4 @@
-"""How a parent and a child process frame their messages: a 4-byte big-endian length, then a msgpack map of one struct.
+"""The framing of messages between parent and child process: a 4-byte big-endian length, then one struct in msgpack.
 
 `encode` and `Frames` + `decode` are inverses. No I/O.
 """
@@ -16,11 +16,11 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=Secret.reveal)
-"""Secrets are written as they are."""
+"""The encoder writes secrets unmasked, since the child process needs their values."""
 
 
 class FrameError(Exception):
-    """The peer process wrote something that is no message: a bug, or memory gone wrong. The connection is closed."""
+    """The other process wrote bytes that are no message: a bug or corrupt memory. The connection is closed."""
 
 
 class FramedMessage(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
@@ -50,10 +50,10 @@ class Frames:
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
         self.limit = limit
-        """Bytes of a frame, at most."""
+        """The most bytes of a frame."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes. Raises FrameError on a length that no message has."""
+        """The bodies of the frames that `data` completes. Raises FrameError for a length that no message can have."""
         buffer = self._buffer
         buffer += data
         bodies: list[bytes] = []
@@ -71,5 +71,5 @@ class Frames:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """The number of bytes held of an incomplete frame."""
         return len(self._buffer)

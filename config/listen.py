@@ -1,4 +1,4 @@
-"""Where the HTTP port and the media port listen: on loopback only, as long as nobody has to show a credential."""
+"""The addresses of the HTTP port and the media port: loopback only, unless clients must present credentials."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 
 def http_host(settings: Settings) -> str:
-    """The address of the HTTP port: `http.host`, or what an empty one stands for."""
+    """The address of the HTTP port: `http.host`, or the default that depends on the credentials."""
     return settings.http.host or (EVERYWHERE if settings.auth.api_keys else LOOPBACK)
 
 
 def media_host(settings: Settings) -> str:
-    """The address of the media port: `media.host`, or what an empty one stands for."""
+    """The address of the media port: `media.host`, or the default that depends on the credentials."""
     known = settings.auth.api_keys or settings.twilio.auth_token
     return settings.media.host or (EVERYWHERE if known else LOOPBACK)
 
 
 def needs_credentials(http: str, media: str, settings: Settings) -> tuple[str, str] | None:
-    """The key that is missing while the ports listen on these addresses, and why; None when all is well.
+    """The key that is missing for listening on these addresses, and the reason; None if nothing is missing.
 
-    With `twilio.auth_token` alone the media port may be open: Twilio signs, and its other routes take nobody from
-    another machine without an API key.
+    With `twilio.auth_token` alone the media port may be open: Twilio signs its requests, and the other routes accept
+    clients from other machines only with an API key.
     """
     if settings.auth.api_keys:
         return None
@@ -38,7 +38,10 @@ def needs_credentials(http: str, media: str, settings: Settings) -> tuple[str, s
 
 
 def needs_certificates(settings: Settings) -> tuple[str, str] | None:
-    """As `needs_credentials`: between machines, engine servers and workers show each other certificates."""
+    """The key that is missing for engine servers on other machines, and the reason; None if nothing is missing.
+
+    Between machines, engine servers and workers must present certificates to each other.
+    """
     addresses = [(f"asr.servers[{index}]", text) for index, text in enumerate(settings.asr.servers)]
     if settings.asr.listen:
         addresses.append(("asr.listen", settings.asr.listen))

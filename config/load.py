@@ -1,4 +1,4 @@
-"""Read the configuration from one TOML file and the environment, or say in one line what is wrong with it."""
+"""The loader of the configuration: one TOML file and the environment become settings, or a one-line error."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from config.settings import Settings
 PREFIX = "MEDIAWORKER_"
 DEFAULT_FILE = "mediaworker.toml"
 NOT_SETTINGS = frozenset(PREFIX + name for name in ("CONFIG", "CACHE", "KEY"))
-"""Where the file is, where builds are kept, and the key of `mediaworker watch`."""
+"""Variables that are no settings: the file's path, the folder for builds, and the key for `mediaworker watch`."""
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
 def load(file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The effective settings. Without `file`, `./mediaworker.toml` is read when it is there.
+    """The effective settings. Without `file`, `./mediaworker.toml` is read if it exists.
 
     A removed setting that is still accepted is named on standard error.
 
@@ -58,7 +58,7 @@ def load(file: str | Path | None = None, environ: Mapping[str, str] | None = Non
 
 
 def parse(tree: Mapping[str, Any]) -> Settings:
-    """Validate a tree of plain values, as TOML gives it. Raises ConfigError."""
+    """Validate a tree of plain values, as the TOML parser returns it. Raises ConfigError."""
     try:
         settings = msgspec.convert(tree, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -67,9 +67,9 @@ def parse(tree: Mapping[str, Any]) -> Settings:
 
 
 def checked(settings: Settings) -> Settings:
-    """These settings, if what no single field can say about itself is right as well. Raises ConfigError.
+    """The settings, after the checks that involve more than one field. Raises ConfigError.
 
-    Each section checks itself, and what concerns several is checked here.
+    Each section checks itself; conditions across sections are checked here.
     """
     _check_section("", settings)
     if missing := needs_credentials(http_host(settings), media_host(settings), settings):
@@ -81,7 +81,7 @@ def checked(settings: Settings) -> Settings:
 
 
 def describe(settings: Settings) -> str:
-    """The settings as TOML that `load` would read again, secrets masked."""
+    """The settings as TOML that `load` can read, with secrets masked."""
     tree = msgspec.to_builtins(settings, enc_hook=str)
     lines: list[str] = []
     _print(lines, "", masked(settings, tree))
@@ -109,7 +109,7 @@ def _overlay(tree: dict[str, Any], name: str, text: str) -> None:
 
 
 def _literal(text: str, kind: Any) -> Any:
-    """A TOML literal, or the bare string. A key that holds text takes the text as it is unless it is quoted."""
+    """The value of a TOML literal, or else the text itself. For a text setting, unquoted text is never a literal."""
     if kind in (str, Secret) and not text.startswith(("'", '"')):
         return text
     try:
@@ -127,7 +127,7 @@ def _kind(path: list[str]) -> Any:
 
 
 def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
-    """Turn msgspec's message into key, value and what is allowed."""
+    """Turn msgspec's message into an error with key, value and the allowed values."""
     path = ""
     if found := _PATH.search(message):
         path, message = found[1], message[: found.start()]
@@ -145,7 +145,7 @@ def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
 
 
 def _instead(path: str, key: str) -> str:
-    """Which key was probably meant; without a guess, which there are."""
+    """The hint for an unknown key: the keys that were probably meant, or else the allowed ones."""
     section = _section(path)
     allowed = [field.name for field in msgspec.structs.fields(section)] if section else []
     if found := meant(Settings, path, key, allowed):
@@ -182,7 +182,7 @@ def _resolve(path: str) -> Any:
 
 
 def _entry(tree: Mapping[str, Any], path: str) -> str:
-    """msgspec does not say which key of a table it means: the first one whose value is not allowed."""
+    """The path with the offending key of a table, which msgspec does not name: the first with a forbidden value."""
     table, allowed = _lookup(tree, path.removesuffix("[...]")), get_args(_resolve(path))
     for key, value in table.items() if isinstance(table, dict) else ():
         if value not in allowed if allowed else not isinstance(value, str):
@@ -206,7 +206,7 @@ def _lookup(tree: Any, path: str) -> Any:
 
 
 def _shown(key: str, value: object) -> str:
-    """A value that is, or should have been something that holds, a secret is not shown."""
+    """The value for an error message, masked if the key is, or contains, a secret."""
     return "'***'" if _holds_secret(_resolve(key)) else mask_credentials(repr(value))
 
 
@@ -223,7 +223,10 @@ def _decode(kind: type, value: object) -> object:
 
 
 def _check_section(path: str, node: Any) -> None:
-    """Every number first: TOML has `inf`, which no timer takes and JSON cannot print. Then each section's own check."""
+    """Check that every number is finite, then call each section's own check.
+
+    TOML allows `inf`, which timers refuse and JSON cannot represent.
+    """
     if isinstance(node, Section):
         for field in msgspec.structs.fields(node):
             _check_section(f"{path}.{field.name}" if path else field.name, getattr(node, field.name))
@@ -256,5 +259,5 @@ def _is_table(value: Any) -> bool:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    # JSON's strings, numbers and booleans are TOML's.
+    # Strings, numbers and booleans of JSON are valid TOML.
     return msgspec.json.encode(value).decode()

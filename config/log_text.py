@@ -1,5 +1,5 @@
-"""Text for logs, errors and terminals: without secrets or what looks like one, and foreign text that cannot steer a
-terminal or pass for a line of ours."""
+"""Text for logs, errors and terminals: secrets are masked, and text from peers is escaped, so that it cannot control a
+terminal or imitate a log line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BEARER = re.compile(r"(\bbearer(?:,\s*|\s+))[A-Za-z0-9._~+/=-]{8,}", re.IGNOREC
 
 
 def mask_credentials(text: str) -> str:
-    """Userinfo of URLs, passwords of SIP URIs, keys in queries, headers and subprotocols become `***`."""
+    """Replace userinfo of URLs, passwords of SIP URIs, and keys in queries, headers and subprotocols by `***`."""
     if "@" in text:
         text = _SIP.sub(r"\1:***@", _URL.sub(r"\1***@", text))
     if "=" in text:
@@ -48,7 +48,7 @@ def secrets_of(settings: Section) -> Iterator[str]:
 
 
 def masked(value: Any, tree: Any) -> Any:
-    """`tree`, the plain values of the settings `value`, with its secrets as `***`."""
+    """`tree`, which holds the plain values of the settings `value`, with its secrets as `***`."""
     if isinstance(value, Secret):
         return "***" if value else ""
     if isinstance(value, Section):
@@ -59,20 +59,19 @@ def masked(value: Any, tree: Any) -> Any:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Control characters, line breaks, marks of direction and lone surrogates as Python escapes them (`\\x1b`)."""
+    """The text with control characters, line breaks, directional marks and lone surrogates escaped (`\\x1b`)."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_json(text: str) -> str:
-    """The same JSON, its strings escaped as JSON does it (`\\u001b`)."""
+    """The same JSON with unprintable characters in strings escaped as in JSON (`\\u001b`)."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colours belong into it: it is a terminal that knows them, and nobody has said otherwise
-    (https://no-color.org)."""
+    """Whether to write colours: the stream is a terminal with colours, and NO_COLOR is unset (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""What of a changed configuration takes effect while the worker runs, and what waits for its next start."""
+"""The merge of a changed configuration: which settings take effect at once, and which wait for the next start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """`settings` is what is in force after it; both lists name keys, never values."""
+    """The result of a merge. `settings` are those in force afterwards; both lists contain keys, never values."""
 
     settings: Settings
     changed: tuple[str, ...]
     waiting: tuple[str, ...]
-    """Changed in the file, and in force from the next start on."""
+    """Keys that have changed in the file, and take effect at the next start."""
 
 
 def merge(old: Settings, new: Settings) -> Reload:
-    """What becomes of the settings in force when the file says `new`."""
+    """Merge the settings of the file (`new`) into those in force (`old`)."""
     changed: list[str] = []
     waiting: list[str] = []
     settings = _merge("", old, new, False, changed, waiting)
@@ -48,7 +48,7 @@ def _merge(path: str, old: Any, new: Any, at_once: bool, changed: list[str], wai
 
 
 def _kind(hint: Any) -> str:
-    """What `config.sections.section` says of a field's reload; empty: it waits for the next start."""
+    """The reload class of a field, as `config.sections.section` defines it; empty if it waits for the next start."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.extra:
             return str(meta.extra["reload"])

@@ -1,4 +1,4 @@
-"""Settings of 0.1.0 that are gone. This release accepts them with a warning; the next one refuses them as unknown."""
+"""Removed settings of 0.1.0. This release accepts them with a warning; the next one refuses them as unknown."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RENAMED = {
 
 
 def replace_removed(tree: dict[str, Any]) -> list[str]:
-    """Take removed settings out of a tree of plain values, and give those that have a successor to it.
+    """Remove these settings from a tree of plain values, and move the values of renamed ones to their successors.
 
-    A successor that is set itself stays as it is. Returns a sentence about each setting that was there.
+    A successor that is set keeps its value. Returns a sentence about each setting that was found.
     """
     found = [f"{key} has no effect any more" for key in WITHOUT_EFFECT if list(_pop(tree, key))]
     experimental: list[Any] = []
@@ -39,7 +39,7 @@ def replace_removed(tree: dict[str, Any]) -> list[str]:
 
 
 def _pop(node: Any, key: str) -> Iterator[Any]:
-    """The values of `key` in a table, or in each table of an array. They are taken out."""
+    """Remove `key` from a table, or from each table of an array, and yield its values."""
     name, _, rest = key.partition(".")
     for table in node if isinstance(node, list) else [node]:
         if isinstance(table, dict) and name in table:

@@ -1,8 +1,8 @@
 """The typed configuration: one frozen struct per section, each field with its allowed range.
 
-Times carry their unit in the name. Every key can be set in the TOML file or as `MEDIAWORKER_<SECTION>__<KEY>`;
-`config.load` reads both and `docs/reference/configuration.md` is generated from these classes, which live in a file a
-group.
+Times carry their unit in the name. Every key can be set in the TOML file or as `MEDIAWORKER_<SECTION>__<KEY>`, and
+`config.load` reads both. `docs/reference/configuration.md` is generated from these classes, which `config.sections`
+keeps in one file per group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of tasks: cancellations that are not lost, and long-lived tasks that go on after a fault of ours."""
+"""Helpers for asyncio tasks: cancellation that is not lost, and long-lived tasks that restart after a bug of ours."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ import structlog
 
 AGAIN_S = 5.0
 LEAST_S, MOST_S = 1.0, 30.0
-"""A long-lived task that has failed is begun again after as long, twice as long each time."""
+"""The delay before a failed long-lived task is restarted: it doubles with each failure, from LEAST_S up to MOST_S."""
 SOUND_S = 60.0
-"""One that has lived for so long is sound."""
+"""A task that has run for this long counts as sound, and its failures are counted from 1 again."""
 STUCK = 3
-"""So many failures in a row are no accident."""
+"""From this number of failures in a row on, a task counts as stuck."""
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The latest of a task."""
+    """The latest failure of a task."""
 
     count: int
-    """In a row."""
+    """The number of failures in a row."""
     at_s: float
     reason: str
 
 
 faults: Counter[str] = Counter()
-"""How often long-lived tasks have failed, by their names."""
+"""The number of failures of long-lived tasks, by name."""
 _failures: dict[str, _Failure] = {}
 
 
 def lasting(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
-    """A task that lasts as long as the worker, or until it is cancelled: see `again_and_again`."""
+    """A task that runs `work` as long as the worker lives, or until it is cancelled: see `again_and_again`."""
     return asyncio.get_running_loop().create_task(again_and_again(work, name), name=name)
 
 
 async def again_and_again(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Until `work` returns. When it fails, which is a fault of ours, that is logged, counted and told (`troubles`), and
-    it is begun again: what it does for all calls must not end with one of them."""
+    """Run `work` until it returns, and restart it after every failure.
+
+    A failure is a bug of ours. It is logged, counted and reported by `troubles`. The work is restarted, because it
+    serves all calls and must not end with one of them.
+    """
     task = asyncio.current_task()
     assert task is not None
     try:
@@ -55,7 +58,7 @@ async def again_and_again(work: Callable[[], Coroutine[Any, Any, None]], name: s
             except asyncio.CancelledError as error:
                 if task.cancelling():
                     raise
-                _note(name, error, begun_s)  # somebody else's, which is no order to end
+                _note(name, error, begun_s)  # the cancellation of another task, not a request to end this one
             except Exception as error:
                 _note(name, error, begun_s)
             await asyncio.sleep(min(LEAST_S * 2 ** (_failures[name].count - 1), MOST_S))
@@ -72,7 +75,7 @@ def _note(name: str, error: BaseException, begun_s: float) -> None:
 
 
 def troubles(*, stuck: bool) -> list[str]:
-    """Long-lived tasks that have failed lately; `stuck`: again and again, so that what they do is not done."""
+    """Descriptions of recently failed tasks: the stuck ones, whose work is not being done, or the other ones."""
     now_s = time.monotonic()
     return [
         f"a fault of the worker: {name} has failed, {each.count} times in a row ({each.reason}; the log says more)"
@@ -83,7 +86,7 @@ def troubles(*, stuck: bool) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def within(seconds: float | None) -> AsyncIterator[None]:
-    """What is awaited inside may take so long, and is given up then; None: as long as it takes."""
+    """Limit the time of the block: after `seconds` it is cancelled, without an error. None sets no limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             yield
@@ -91,10 +94,10 @@ async def within(seconds: float | None) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def cancellable() -> Iterator[None]:
-    """If a cancellation has been lost in what is awaited inside, it is raised at the end.
+    """Raise a cancellation at the end of the block that was lost inside it.
 
-    It is lost when it meets the result that is waited for, in `asyncio.wait_for` of Python 3.11. For an answer of
-    another process that is often so, as the loop then sees both at once.
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with the awaited result. With responses
+    from another process that is frequent, because the loop then sees both in one iteration.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -105,11 +108,11 @@ def cancellable() -> Iterator[None]:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel those that there are, and wait until they have ended, whatever comes of them; also if the caller is
-    cancelled meanwhile.
+    """Cancel the tasks, and wait until they have ended, ignoring their results. None is allowed.
 
-    One that goes on is cancelled again: a cancellation is lost when it meets the result that is waited for, in
-    `asyncio.wait_for` of Python 3.11 and in libraries that catch it.
+    It waits even if the caller is cancelled meanwhile. A task that goes on is cancelled again every AGAIN_S seconds,
+    because `asyncio.wait_for` of Python 3.11 may lose a cancellation that arrives together with the awaited result, and
+    some libraries catch it.
     """
     ending, loop = [task for task in tasks if task is not None], asyncio.get_running_loop()
 

@@ -1,5 +1,6 @@
-"""What the parts of every package count and measure: plain numbers, each with its name and help text beside it.
+"""The metrics of every package: plain numbers, each defined beside its name and help text.
 
-A part counts in fields and histograms (`counters`), and registers them, with gauges that are read from it, where it is
-(`registry.MetricsRegistry`). Nothing here knows Prometheus: `mediaworker.ops.exposition` writes what is registered.
+A part counts in fields and histograms (`counters`), and registers them together with its gauges
+(`registry.MetricsRegistry`). This package does not depend on Prometheus: `mediaworker.ops.exposition` writes the
+registered metrics in its format.
 """

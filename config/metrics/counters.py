@@ -1,7 +1,7 @@
 """Counters and histograms that `/metrics` shows: fields of a dataclass, each with its help text beside it.
 
-The parts count in plain numbers, which are read at each scrape. A field without a help text is counted for tests and
-logs alone.
+The parts count in plain numbers, which are read at each scrape. A field without a help text is not exported; it exists
+for tests and logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY = "metric"
 
 
 class Histogram:
-    """Counts of observations by upper bound; plain numbers, to be used on one thread."""
+    """A histogram: counts of observations by upper bound. It must be used on one thread."""
 
     def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
         assert list(bounds) == sorted(bounds)
@@ -43,18 +43,18 @@ class Histogram:
 class MetricDescription:
     help: str
     name: str = ""
-    """Without `mediaworker_` and `_total`. Empty: a prefix that its reader knows, and the name of the attribute."""
+    """The name without `mediaworker_` and `_total`; if empty, the registry's prefix and the attribute's name."""
     labels: tuple[str, ...] = ()
-    """None or one; with one, the field is a mapping from the label's values."""
+    """The labels, at most one. With a label, the field is a mapping from its values to numbers."""
 
 
 def counter(help: str, *, name: str = "") -> int:
-    """A field that begins at 0."""
+    """A counter field that starts at 0."""
     return cast(int, _described(int, MetricDescription(help, name)))
 
 
 def counter_by(label: str, help: str, *, name: str = "") -> Any:
-    """A field that is a `collections.Counter`: a number for each value of `label`."""
+    """A counter field of type `collections.Counter`: a number for each value of `label`."""
     return _described(collections.Counter, MetricDescription(help, name, (label,)))
 
 

@@ -1,4 +1,4 @@
-"""What `/metrics` shows: each part registers its metrics once. They are read at each scrape, on the loop's thread."""
+"""The registry behind `/metrics`: each part registers its metrics once, and scrapes read them on the loop's thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from config.metrics.counters import Histogram, descriptions
 PREFIX = "mediaworker_"
 
 Value = float | Histogram | Mapping[Any, float] | Mapping[str, Histogram]
-"""One value, or one for each value of the label; with several labels, for each tuple of their values."""
+"""One value, or a value for each value of the label; with several labels, for each tuple of label values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     kind: Literal["counter", "gauge", "histogram"]
     name: str
-    """As in a query, with the prefix and a counter's suffix."""
+    """The full name, with the prefix and a counter's suffix."""
     help: str
     labels: tuple[str, ...]
     read: Callable[[], Value]
@@ -44,9 +44,9 @@ class MetricsRegistry:
         self._add(Metric("histogram", PREFIX + name, help, labels, lambda: value))
 
     def counters(self, prefix: str, source: Any) -> None:
-        """The fields of the dataclass `source` that have a help text (`config.metrics.counters`).
+        """Register the fields of the dataclass `source` that have a help text (`config.metrics.counters`).
 
-        Each is `mediaworker_<prefix>_<attribute>`, unless it names itself.
+        Each is named `mediaworker_<prefix>_<attribute>`, unless its description has a name.
         """
         for attribute, each in descriptions(source):
             name = each.name or f"{prefix}_{attribute}"

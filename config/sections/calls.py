@@ -1,4 +1,4 @@
-"""What becomes of a call: where utterances end, which route it takes, and what is taken out of its texts."""
+"""The settings of calls: where utterances end, which route applies, and what is masked in texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from config.sections.section import Millis, Name, Probability, Role, Seconds, Se
 
 _TOKEN = r"[A-Za-z0-9.!%*_+`'~-]+"
 _JOIN = rf"^({_TOKEN}(;{_TOKEN})?)?$"
-"""The name of a header, or of a parameter of one; the characters of a token (RFC 3261 section 25.1)."""
+"""A header's name, or the name of a header and of its parameter; both are tokens (RFC 3261 section 25.1)."""
 
 
 class Endpointing(Section, frozen=True, kw_only=True):
@@ -54,8 +54,8 @@ class DictationEndpointing(Endpointing, frozen=True, kw_only=True):
 
 
 class Profiles(Section, frozen=True, kw_only=True):
-    """Where utterances end, by use: a bot must answer fast, an agent's screen shows whole sentences, dictation has long
-    pauses."""
+    """The endpointing of utterances by use: a bot must answer fast, an agent's screen shows whole sentences, and
+    dictation has long pauses."""
 
     bot: BotEndpointing = BotEndpointing()
     assist: Endpointing = Endpointing()
@@ -116,7 +116,7 @@ class PrivacyPattern(Section, frozen=True, kw_only=True):
 
 
 class Privacy(Section, frozen=True, kw_only=True):
-    """What is removed from texts and digits before they are shown or stored."""
+    """Masking: these parts of texts and digits are removed before they are shown or stored."""
 
     cards: bool = True
     """Numbers of payment cards, written or spoken, are replaced by `[card]`; a partial shows at most six digits of what

@@ -1,4 +1,4 @@
-"""Checks that several sections share."""
+"""Checks of values that several sections share; each raises ConfigError."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAX_VERBS_BYTES = 4000
 
 
 def check_tls(key: str, cert: str, private_key: str) -> None:
-    """A private key alone is no identity."""
+    """Check that a private key comes with a certificate."""
     if private_key and not cert:
         raise ConfigError(f"{key}.tls_cert", "", f"is required with {key}.tls_key")
 
 
 def check_unique(key: str, values: Sequence[str], reason: str) -> None:
-    """`key` has `[]` where the number of the entry goes."""
+    """Check that no value occurs twice. `key` has `[]` in place of the entry's number."""
     for index, value in enumerate(values):
         if value in values[:index]:
             raise ConfigError(key.replace("[]", f"[{index}]"), value, reason)
@@ -35,7 +35,11 @@ def check_network(key: str, network: str) -> None:
 
 
 def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
-    """IPv4 addresses in the spelling of IPv6 are the other socket's, and a scope does not fit into SDP."""
+    """Check an IP address of this version.
+
+    Mapped IPv4 (`::ffff:…`) is refused, because it belongs to the IPv4 socket, and so is a scope, which SDP cannot
+    express.
+    """
     if not text:
         return
     try:
@@ -48,7 +52,7 @@ def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
 
 
 def check_url(key: str, text: str) -> None:
-    """`http` or `https`, with a host, and without what would get lost behind it."""
+    """Check an `http` or `https` URL: it needs a host, and must have no user, query or fragment, as it would be lost."""
     try:
         url = urlsplit(text)
         fits = url.scheme in ("http", "https") and url.hostname and not (url.query or url.fragment or url.username)
@@ -60,7 +64,7 @@ def check_url(key: str, text: str) -> None:
 
 
 def check_nats(key: str, text: str) -> None:
-    """`nats://HOST:PORT` or `tls://HOST:PORT`, without a user, which would be shown."""
+    """Check `nats://HOST:PORT` or `tls://HOST:PORT`; a user is refused, because URLs are shown."""
     try:
         url = urlsplit(text)
         fits = url.scheme in ("nats", "tls") and bool(url.hostname) and bool(url.port) and not url.username
@@ -74,7 +78,7 @@ def check_nats(key: str, text: str) -> None:
 
 
 def check_verbs(key: str, text: str) -> None:
-    """Well-formed TwiML verbs, as text."""
+    """Check that the text consists of well-formed TwiML verbs."""
     from xml.etree import ElementTree as Xml
 
     if len(text.encode()) > MAX_VERBS_BYTES:
@@ -90,7 +94,7 @@ def check_verbs(key: str, text: str) -> None:
 
 
 def check_tcp(key: str, text: str) -> None:
-    """An address as `config.addresses.parse_tcp` reads it."""
+    """Check an address in the form that `config.addresses.parse_tcp` reads."""
     try:
         parse_tcp(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Several machines: how they know each other."""
+"""The settings of several machines: certificates, tokens and NATS, by which they know each other."""
 
 from __future__ import annotations
 

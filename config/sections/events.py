@@ -1,4 +1,4 @@
-"""Events: who reads them, where they are posted, how long they are kept, and what operators see: log and traces."""
+"""The settings of events (subscribers, webhooks, retention) and of what operators see (log and traces)."""
 
 from __future__ import annotations
 

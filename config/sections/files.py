@@ -1,4 +1,4 @@
-"""Files and the jobs that transcribe them."""
+"""The settings of files and of the jobs that transcribe them."""
 
 from __future__ import annotations
 

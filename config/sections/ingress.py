@@ -1,4 +1,4 @@
-"""Where calls come from besides SIP and programs: Twilio and Asterisk."""
+"""The settings of the ingresses Twilio and Asterisk; those of SIP and of programs are in `sip` and `listeners`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody has probably meant who has written a name that nothing has: a key, an option, a command."""
+"""Suggestions for a misspelt name: the key, option or command that the user probably meant."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import get_type_hints
 from config.sections.section import Section
 
 FEW = 12
-"""So many names are all shown; of more, only those that resemble the wrong one."""
+"""Up to this number all allowed names are shown; of more, only those that resemble the wrong one."""
 ALIKE = 0.65
 _MOST = 6
 
 
 def similar(word: str, known: Iterable[str]) -> list[str]:
-    """The names that resemble `word`, the likeliest first: at most three; one alone when nothing but case or the kind
-    of separator differs."""
+    """The names that resemble `word`, the likeliest first, at most three.
+
+    Only one is returned if it differs in nothing but case or the kind of separator.
+    """
     plain = {_plain(name): name for name in known}
     if (found := plain.get(_plain(word))) is not None:
         return [found]
@@ -24,7 +26,7 @@ def similar(word: str, known: Iterable[str]) -> list[str]:
 
 
 def keys(kind: type[Section], prefix: str = "") -> Iterator[str]:
-    """Every key of the configuration as `section.key`, and every section; not what stands in lists of tables."""
+    """Every key of the configuration as `section.key`, and every section, but not the keys within lists of tables."""
     for name, hint in get_type_hints(kind).items():
         yield prefix + name
         if isinstance(hint, type) and issubclass(hint, Section):
@@ -32,8 +34,10 @@ def keys(kind: type[Section], prefix: str = "") -> Iterator[str]:
 
 
 def meant(whole: type[Section], path: str, name: str, siblings: Iterable[str]) -> list[str]:
-    """The keys of the configuration `whole` that `name` in the section `path` may stand for: one that resembles it
-    there, or one of that name elsewhere."""
+    """The keys of the configuration `whole` that the user may have meant by `name` in the section `path`.
+
+    They are similar keys of that section, or keys with this name in other sections.
+    """
     known = list(keys(whole))
     full = f"{path}.{name}" if path else name
     elsewhere = [key for key in known if _plain(key) in (_plain(full), _plain(name))]
@@ -45,7 +49,7 @@ def meant(whole: type[Section], path: str, name: str, siblings: Iterable[str]) -
 
 
 def either(names: Iterable[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """The names as a list in words: `a`, `a or b`, `a, b or c`."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -1,4 +1,4 @@
-"""The HTTP port, the media port, who may use them, and the streams of programs."""
+"""The settings of the HTTP port, of the media port, of the keys for them, and of the streams of programs."""
 
 from __future__ import annotations
 

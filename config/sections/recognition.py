@@ -1,4 +1,4 @@
-"""The engine, and Qwen3-ASR in particular."""
+"""The settings of the recognition engine, and of Qwen3-ASR in particular."""
 
 from __future__ import annotations
 

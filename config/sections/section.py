@@ -1,4 +1,4 @@
-"""What every section of the settings is made of: the kinds of values, and what a wrong one is answered with."""
+"""The base of every section of the settings: kinds of values, reload classes, secrets and checks."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ Role = Literal["agent", "customer", "unknown"]
 
 T = TypeVar("T")
 Reloadable = Annotated[T, Meta(extra={"reload": "always"})]
-"""A key, or a section with all its keys, that takes effect while the worker runs. What concerns calls holds for those
-that begin afterwards."""
+"""A key, or a section with all its keys, that takes effect while the worker runs. Settings of calls apply to calls that
+begin afterwards."""
 ReloadableItems = Annotated[T, Meta(extra={"reload": "items"})]
 """A list whose items may change while their names stay the same."""
 Switch = Annotated[T, Meta(extra={"reload": "switch"})]
-"""Reloadable, but for the change from empty to set and back: that is another protocol on the port, of which clients
-have to be told anyway, or an engine in another place."""
+"""Reloadable, except for the change from empty to set and back. That change means another protocol on the port, for
+which clients must be reconfigured anyway, or an engine in another place."""
 Switched = Annotated[T, Meta(extra={"reload": "switched"})]
-"""Reloadable, and waits with the `Switch` of its section."""
+"""Reloadable, except that it waits for the next start if the `Switch` of its section does."""
 
 
 class Secret(str):
-    """A string that prints as `***`, by `repr`, `str`, `print` and in any format. `reveal` shows it, and so does what
-    takes it for the text that it is (`+`, `encode`, `==`)."""
+    """A string that `repr`, `str`, `print` and every format show as `***`.
+
+    `reveal` returns the value. Operations on the text itself (`+`, `encode`, `==`) use the value as well.
+    """
 
     __slots__ = ()
 
     def reveal(self) -> str:
-        """The value, as whoever asks for it has to be told."""
+        """The plain value, for code that must send or compare it."""
         return str.__str__(self)
 
     def __repr__(self) -> str:
@@ -53,4 +55,4 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of every section: immutable, and an unknown key is an error."""
 
     def check(self, key: str) -> None:
-        """What no single field can say about itself. `key` is where this section stands. Raises ConfigError."""
+        """Check conditions between the section's fields. `key` is the section's path. Raises ConfigError."""

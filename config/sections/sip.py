@@ -1,4 +1,4 @@
-"""SIP, its media, and recording sessions."""
+"""The settings of SIP, of its media, and of recording sessions (SIPREC)."""
 
 from __future__ import annotations
 
