@@ -52,7 +52,7 @@ def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
 
 
 def check_url(key: str, text: str) -> None:
-    """Check an `http` or `https` URL: it needs a host, and must have no user, query or fragment, which would be lost."""
+    """Check an `http` or `https` URL: it needs a host, and no user, query or fragment, which would be lost."""
     try:
         url = urlsplit(text)
         fits = url.scheme in ("http", "https") and url.hostname and not (url.query or url.fragment or url.username)
