@@ -66,11 +66,6 @@ class FeedPlace:
         """Count every row up to `row` as read: none of them is of interest."""
         self.read_row = max(self.read_row, row)
 
-    def skip_gone(self, hub: EventHub) -> None:
-        """Skip the rows after `read_row` that the hub no longer stores."""
-        floor = hub.event_log.floor
-        self.skip_to(floor if floor > self.read_row else hub.cursor.row)
-
     def done(self, row: int) -> None:
         del self._open[row]
 
@@ -157,7 +152,8 @@ class FeedReader:
             try:
                 await self._follow()
             except ResumeError as error:
-                self._place.skip_gone(self._hub)
+                floor = self._hub.event_log.floor
+                self._place.skip_to(floor if floor > self._place.read_row else self._hub.cursor.row)
                 self._on_skipped(error.reason)
             except (SubscriptionClosed, StoreError) as error:
                 self._on_again(str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -27,12 +27,6 @@ class PatternError(MediaworkerError, ValueError):
     """A phrase or pattern cannot be used; the text says why."""
 
 
-def phrases(texts: Iterable[str]) -> regex.Pattern[str] | None:
-    """One pattern that finds any of the phrases as whole words; None if there are none. Raises PatternError."""
-    found = [_phrase(text) for text in texts]
-    return pattern("|".join(found)) if found else None
-
-
 def pattern(text: str) -> regex.Pattern[str]:
     """Compiles a regular expression, which ignores case unless it says otherwise. Raises PatternError."""
     import regex  # 3 MB, loaded only for patterns
@@ -46,11 +40,9 @@ def pattern(text: str) -> regex.Pattern[str]:
     return compiled
 
 
-def search(texts: Iterable[str]) -> Search | None:
-    """Finds any of the phrases; None if there are none. Raises PatternError."""
-    texts = tuple(texts)
-    compiled = phrases(texts)
-    return Search(compiled, NumberPhrases(texts)) if compiled is not None else None
+def search(texts: Sequence[str]) -> Search | None:
+    """Finds any of the phrases as whole words; None if there are none. Raises PatternError."""
+    return Search(pattern("|".join(map(_phrase, texts))), NumberPhrases(texts)) if texts else None
 
 
 @dataclass(frozen=True, slots=True)
