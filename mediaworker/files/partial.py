@@ -42,27 +42,29 @@ class PartialFile:
     def add(self, segment: FileSegment) -> None:
         """Keep one more segment."""
         self.known[segment.index] = segment
-        self._write(segment)
+        if self.path is None:
+            return
+        if self._file is None:
+            self._file = open(self.path, "wb")
+            self._file.write(_line(self._heading))
+        self._file.write(_line(segment))
+        self._file.flush()
 
     def start_over(self) -> None:
         """Drop all segments, because they do not belong to the source as it is now."""
-        self.close()
+        self.done()
         self.known.clear()
-        self._unlink()
 
     def done(self) -> None:
-        """Delete the file, because the transcript is complete."""
+        """Close the file and delete it."""
         self.close()
-        self._unlink()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _unlink(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
     def _read(self) -> None:
         """Read the segments up to the first line that a kill cut off, and cut the file there, so that the next segment
@@ -91,15 +93,6 @@ class PartialFile:
         else:
             self.start_over()
 
-    def _write(self, segment: FileSegment) -> None:
-        if self.path is None:
-            return
-        if self._file is None:
-            self._file = open(self.path, "wb")
-            self._line(self._heading)
-        self._line(segment)
-        self._file.flush()
 
-    def _line(self, value: msgspec.Struct) -> None:
-        assert self._file is not None
-        self._file.write(msgspec.json.encode(value) + b"\n")
+def _line(value: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
