@@ -160,7 +160,7 @@ class AudioIntake:
     @property
     def nonfinite(self) -> int:
         """How many samples were NaN or infinite."""
-        return sum(channel.nonfinite for channel in self._channels)
+        return sum(channel.converter.nonfinite for channel in self._channels)
 
     def advance(self) -> bool:
         """Give the legs what they have room for; returns whether audio still waits."""
@@ -178,7 +178,7 @@ class _Channel:
         self._call, self._name = call, leg
         self._leg = call.legs[leg]
         call.members[leg].judged = True  # here, by the bytes as they come
-        self._converter = Converter(form)
+        self.converter = Converter(form)
         self._check: FormatCheck | None = FormatCheck(form.encoding, form.rate_hz)
         """None: a suspicion has been told."""
         self._pending = b""
@@ -189,7 +189,7 @@ class _Channel:
         self._judge(data, now)
         if not self._pending:
             self._leg.resume(len(data) * 8000 // (SAMPLE_BYTES[self.form.encoding] * self.form.rate_hz), now)
-        self._pending += self._converter.feed(data)
+        self._pending += self.converter.feed(data)
         self.advance()
 
     def _judge(self, data: bytes, now: float) -> None:
@@ -205,7 +205,7 @@ class _Channel:
     def finish(self, now: float) -> None:
         """Give the leg everything that waits."""
         self._now = now
-        self._pending += self._converter.finish()
+        self._pending += self.converter.finish()
         self.advance(MAX_AHEAD + TAIL)
 
     def switch(self, form: AudioForm, now: float) -> None:
@@ -214,14 +214,9 @@ class _Channel:
         if form.codec is not self.form.codec:
             self._pending = b""  # empty unless the shell has read on although the session is ahead
             self._call.media_changed(self._name, form.codec, None, None)
-        self.form, self._converter = form, Converter(form, self._converter.nonfinite)
+        self.form, self.converter = form, Converter(form, self.converter.nonfinite)
         if self._check is not None:
             self._check = FormatCheck(form.encoding, form.rate_hz)
-
-    @property
-    def nonfinite(self) -> int:
-        """How many samples were NaN or infinite."""
-        return self._converter.nonfinite
 
     def advance(self, limit: int = MAX_AHEAD) -> bool:
         """Give the leg what it has room for; returns whether audio still waits."""

@@ -45,7 +45,7 @@ class SourceLatch:
     """Decides for each datagram whether it belongs to the stream."""
 
     __slots__ = (
-        "_candidates", "_expected", "_first", "_previous", "_since_s", "last_packet_s", "refused", "sequence", "source",
+        "_candidates", "_first", "_previous", "_since_s", "expected", "last_packet_s", "refused", "sequence", "source",
         "ssrc",
     )  # fmt: skip
 
@@ -54,7 +54,8 @@ class SourceLatch:
         """The locked source; None in probation."""
         self.refused = 0
         """Datagrams of other sources, those of a candidate that did not make it included."""
-        self._expected: Address | None = None
+        self.expected: Address | None = None
+        """The address in the SDP."""
         self._first: Address | None = None
         self._previous: Address | None = None
         self._candidates: dict[Address, _Candidate] = {}
@@ -67,23 +68,18 @@ class SourceLatch:
         """The latest sequence number with that SSRC; kept up to date likewise."""
 
     @property
-    def expected(self) -> Address | None:
-        """The address in the SDP."""
-        return self._expected
-
-    @property
     def welcome(self) -> frozenset[Address]:
         """Who may be heard while the source is locked: it, and those that may take its place back."""
-        return frozenset(each for each in (self.source, self._expected, self._first) if each is not None)
+        return frozenset(each for each in (self.source, self.expected, self._first) if each is not None)
 
     @property
     def target(self) -> Address | None:
         """Where to send: the learned source (symmetric RTP, RFC 4961), else the address in the SDP."""
-        return self.source or self._previous or self._expected
+        return self.source or self._previous or self.expected
 
     def expect(self, remote: Address | None, now: float) -> None:
         """An offer/answer is done and the peer's SDP names `remote`: probation begins."""
-        self._expected = remote
+        self.expected = remote
         self._first = None
         self._learn(now)
 
@@ -104,7 +100,7 @@ class SourceLatch:
             # The latch opens for another source only after a silence. Without that, packets from anywhere could take a
             # stream over while its sender is alive.
             if now - self.last_packet_s < SILENCE_S:
-                if address in (self._expected, self._first):
+                if address in (self.expected, self._first):
                     return self._try(datagram, address, now)
                 if self._goes_on(datagram):
                     candidate = self._candidates.get(address)
@@ -114,7 +110,7 @@ class SourceLatch:
                 self.refused += 1
                 return ()
             self._learn(now)
-        if address == self._expected:
+        if address == self.expected:
             return self._lock(address, ((datagram, now),), now)
         if address == self._previous:
             # After a re-INVITE (a transfer, say) packets of the old source are still on their way; locked at once, they
@@ -157,11 +153,11 @@ class SourceLatch:
             self.refused += len(candidate.datagrams)
 
     def _lock(self, address: Address, datagrams: tuple[Arrived, ...], now: float) -> tuple[Arrived, ...]:
-        if self.source is not None and address not in (self._expected, self._first):
+        if self.source is not None and address not in (self.expected, self._first):
             self._first = self.source  # it has moved, if it does not come back
         self.source, self.last_packet_s = address, now
         self._note(datagrams[-1][0])
-        if self._first is None or address == self._expected:
+        if self._first is None or address == self.expected:
             self._first = address
         self._previous = None
         for other in tuple(self._candidates):

@@ -106,7 +106,7 @@ class SipCall:
         self._media = CallMedia(host, peer)
         self._negotiation = Negotiation()
         self._reason = ""
-        self._ended = False
+        self.ended = False
 
     @property
     def streams(self) -> list[MediaStream]:
@@ -115,10 +115,6 @@ class SipCall:
     @property
     def held(self) -> bool:
         return bool(self.streams) and all(stream.held for stream in self.streams)
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
 
     @property
     def awaits_answer(self) -> bool:
@@ -130,7 +126,7 @@ class SipCall:
 
         The handler's `on_end` follows, never from within this method.
         """
-        if self._dialog is not None and not self._dialog.over and not self._ended:
+        if self._dialog is not None and not self._dialog.over and not self.ended:
             self._reason = self._reason or reason
             self._dialog.finish(code)
 
@@ -167,7 +163,7 @@ class SipCall:
 
     def send_options(self) -> None:
         """Ask the peer whether it still has the call; `CallHost.on_peer_answer` follows, if it can be reached."""
-        if self._dialog is not None and not self._dialog.over and not self._ended:
+        if self._dialog is not None and not self._dialog.over and not self.ended:
             self._dialog.send_options()
 
     def release(self) -> None:
@@ -184,12 +180,12 @@ class SipCall:
                 own = self._media.next_offer(negotiation.last, negotiation.agreed, host.codecs, template)
             else:
                 own = self._media.first_offer(host.codecs, template, encrypted=host.srtp == "mandatory")
-            negotiation.make_offer(own)
+            negotiation.make(own)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
         own = self._media.answer(offer, streams, template)
-        negotiation.make_answer(own, streams)
+        negotiation.make(own, streams)
         return own
 
     def check(self, offer_text: str) -> int:
@@ -214,7 +210,7 @@ class SipCall:
         """A 2xx with this SDP has gone out."""
         if own is None:
             return
-        if not body or self._ended:
+        if not body or self.ended:
             self._negotiation.move(own, DescriptionEvent.NOT_SENT)
         elif not same_media(own.session, SessionDescription.parse(body)):
             self._negotiation.move(own, DescriptionEvent.NOT_SENT)
@@ -243,7 +239,7 @@ class SipCall:
 
     def on_answer(self, streams: Streams | None) -> None:
         """The ACK has brought the answer to our own offer; None: it had none, and what was agreed stays."""
-        if self._ended or (offer := self._negotiation.close_offers()) is None:
+        if self.ended or (offer := self._negotiation.close_offers()) is None:
             return
         first = not self.streams
         if streams is not None:
@@ -259,7 +255,7 @@ class SipCall:
 
     def on_refresh_answer(self, body: str) -> None:
         """The peer has answered an offer of what is agreed: where it listens may be new, and whether it holds."""
-        if not body or self._ended:
+        if not body or self.ended:
             return
         agreed, last = self._negotiation.agreed, self._negotiation.last
         assert last is not None, "it has been agreed"
@@ -290,20 +286,20 @@ class SipCall:
 
     def on_options_answer(self, status: int) -> None:
         """The final answer of the peer, or of a proxy on the way; 0: the OPTIONS could not be sent."""
-        if not self._ended:
+        if not self.ended:
             self._host.on_peer_answer(self, status)
 
     def on_unknown_call(self) -> None:
         """The peer does not know the call; PJSIP ends it."""
-        if not self._ended:
+        if not self.ended:
             self._reason = self._reason or "timeout"
             self._host.on_peer_answer(self, UNKNOWN_CALL)
 
     def on_disconnected(self, status: int) -> None:
         """The dialog is over; `status` is the SIP status of its end."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         self._media.drain()
         try:
             self._host.on_ended(self, self._reason or _REASONS.get(status, "failed"))

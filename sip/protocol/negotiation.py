@@ -82,11 +82,10 @@ class Negotiation:
         """Streams that answers on their way agree on: their sockets and keys must stay."""
         return tuple(stream for each in self._open for stream in each.streams)
 
-    def make_offer(self, session: SessionDescription) -> None:
-        self._make(OwnDescription(session, (), _S.OFFER_MADE))
-
-    def make_answer(self, session: SessionDescription, streams: Streams) -> None:
-        self._make(OwnDescription(session, streams, _S.ANSWER_MADE))
+    def make(self, session: SessionDescription, streams: Streams = ()) -> None:
+        """An answer that agrees on these streams, or without any an offer; instead of what was made before."""
+        self.refuse()
+        self._open.append(OwnDescription(session, streams, _S.ANSWER_MADE if streams else _S.OFFER_MADE))
 
     def respond(self) -> OwnDescription | None:
         """A response goes out: the description that was made for it, None when there is none."""
@@ -114,7 +113,3 @@ class Negotiation:
         if description.state is _S.CLOSED:
             self._open.remove(description)
         return description.state
-
-    def _make(self, description: OwnDescription) -> None:
-        self.refuse()
-        self._open.append(description)

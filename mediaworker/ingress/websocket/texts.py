@@ -61,7 +61,7 @@ class Texts:
         for utterance_id, leg in self._open.items():
             self._outbox.drop_partial(utterance_id)
             self._hidden.add(utterance_id)
-            self._answer_empty(leg, self._answered_by(utterance_id))
+            self.answer_empty(leg, self._answered_by(utterance_id))
 
     @contextmanager
     def flushing(self, legs: Sequence[str]) -> Iterator[None]:
@@ -75,10 +75,6 @@ class Texts:
                 self._await_finals(leg)
             for final in held:
                 self._final(final)
-
-    def answer_empty(self, leg: str) -> None:
-        """Answer a flush of a leg on which nothing is open."""
-        self._answer_empty(leg, 1)
 
     def on_event(self, body: events.EventBody) -> None:
         match body:
@@ -104,7 +100,7 @@ class Texts:
             self._on_failed(body.error)
         flushes = self._answered_by(body.utterance_id)
         self._send(body, flushed=flushes > 0)
-        self._answer_empty(body.leg, flushes - 1)
+        self.answer_empty(body.leg, flushes - 1)
 
     def _send(self, body: events.TranscriptFinal, *, flushed: bool) -> None:
         self.answered = True
@@ -114,7 +110,7 @@ class Texts:
         awaited = {each for each, of in self._open.items() if of == leg and each not in self._hidden}
         before = next((flush for flush in reversed(self._flushes) if flush.leg == leg), None)
         if not awaited:
-            self._answer_empty(leg, 1)
+            self.answer_empty(leg)
         elif before is not None and before.awaited == awaited:
             before.count += 1
         else:
@@ -128,6 +124,7 @@ class Texts:
         self._flushes = [flush for flush in self._flushes if flush.awaited]
         return answered
 
-    def _answer_empty(self, leg: str, count: int) -> None:
+    def answer_empty(self, leg: str, count: int = 1) -> None:
+        """Answer flushes of a leg on which nothing is open."""
         for _ in range(count):
             self._send(self._empty(leg), flushed=True)

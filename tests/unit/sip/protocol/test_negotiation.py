@@ -18,7 +18,7 @@ def streams(port: int) -> tuple[NegotiatedStream, ...]:
 
 def test_an_answer_is_ahead_until_it_has_gone_out() -> None:
     negotiation = Negotiation()
-    negotiation.make_answer(SESSION, streams(1))
+    negotiation.make(SESSION, streams(1))
     assert negotiation.ahead == streams(1) and negotiation.offered is None
     own = negotiation.respond()
     assert own is not None and negotiation.respond() is None and negotiation.ahead == streams(1)
@@ -28,9 +28,9 @@ def test_an_answer_is_ahead_until_it_has_gone_out() -> None:
 
 def test_the_next_offer_may_come_before_the_answer_to_the_last_has_been_compared() -> None:
     negotiation = Negotiation()
-    negotiation.make_answer(SESSION, streams(1))
+    negotiation.make(SESSION, streams(1))
     first = negotiation.respond()
-    negotiation.make_answer(SESSION, streams(2))
+    negotiation.make(SESSION, streams(2))
     assert first is not None and negotiation.ahead == streams(1) + streams(2)
     negotiation.move(first, DescriptionEvent.SENT)
     assert negotiation.ahead == streams(2)
@@ -40,15 +40,15 @@ def test_the_next_offer_may_come_before_the_answer_to_the_last_has_been_compared
 
 def test_a_description_that_is_made_anew_replaces_the_one_before() -> None:
     negotiation = Negotiation()
-    negotiation.make_answer(SESSION, streams(1))
-    negotiation.make_answer(SESSION, streams(2))
+    negotiation.make(SESSION, streams(1))
+    negotiation.make(SESSION, streams(2))
     assert negotiation.ahead == streams(2)
 
 
 def test_an_offer_of_ours_is_open_until_its_answer_is_there() -> None:
     negotiation = Negotiation()
     assert not negotiation.close_offers()
-    negotiation.make_offer(SESSION)
+    negotiation.make(SESSION)
     assert negotiation.offered is None
     own = negotiation.respond()
     assert own is not None and negotiation.offered and not negotiation.close_offers()
@@ -59,7 +59,7 @@ def test_an_offer_of_ours_is_open_until_its_answer_is_there() -> None:
 
 def test_what_did_not_go_out_as_it_was_made_is_forgotten() -> None:
     negotiation = Negotiation()
-    negotiation.make_offer(SESSION)
+    negotiation.make(SESSION)
     own = negotiation.respond()
     assert own is not None
     negotiation.move(own, DescriptionEvent.NOT_SENT)
