@@ -14,6 +14,7 @@ import structlog
 from audio.codecs.codec import Codec
 from config.addresses import Family
 from sip.media.call_media import CallMedia, MediaHost, MediaStream
+from sip.pjsip.counters import SipCounters
 from sip.protocol import siprec
 from sip.protocol.errors import NotAcceptable, PeerError, PortsExhausted
 from sip.protocol.liveness import UNKNOWN_CALL
@@ -58,6 +59,32 @@ class CallDialog(Protocol):
     def send_options(self) -> None: ...
 
 
+class SipHandler(Protocol):
+    """Who takes the calls. All methods are called on the loop's thread and must not block."""
+
+    def on_call(self, call: SipCall) -> None:
+        """An INVITE is about to be answered: `call.streams` is negotiated; set each `socket.leg` now."""
+
+    def on_media(self, call: SipCall) -> None:
+        """A re-INVITE changed codec, address or direction: `call.streams` and `call.held` are new."""
+
+    def on_metadata(self, call: SipCall) -> None:
+        """A recording client says something new: `call.recording`."""
+
+    def on_dtmf(self, call: SipCall, digit: str, duration_ms: int) -> None:
+        """A digit by SIP INFO; those in RTP (RFC 4733) are in the stream."""
+
+    def on_end(self, call: SipCall, reason: str) -> None:
+        """hangup | cancelled | local | failed | timeout | media_timeout. The sockets close when this returns.
+
+        `timeout`: the peer did not acknowledge the answer, did not refresh the session, or was silent and did not say
+        that it still has the call.
+        """
+
+    def can_accept(self) -> int:
+        """0, or the SIP status to refuse a call with."""
+
+
 class CallHost(MediaHost, Protocol):
     """The part of the endpoint that a call uses."""
 
@@ -66,16 +93,15 @@ class CallHost(MediaHost, Protocol):
     families: tuple[Family, ...]
     ignore_mixed: bool
     """Refuse the mixed stream of a recording session."""
+    handler: SipHandler
+    counters: SipCounters
 
     def on_dialog(self, call: SipCall) -> None: ...
     def on_peer_answer(self, call: SipCall, status: int) -> None: ...
     def on_media_ready(self, call: SipCall) -> None: ...
     def on_media_changed(self, call: SipCall) -> None: ...
-    def on_metadata(self, call: SipCall) -> None: ...
     def on_metadata_refused(self, call: SipCall, error: PeerError) -> None: ...
-    def on_digit(self, call: SipCall, digit: str, duration_ms: int) -> None: ...
     def on_ended(self, call: SipCall, reason: str) -> None: ...
-    def on_mismatch(self, call: SipCall) -> None: ...
 
 
 class SipCall:
@@ -216,7 +242,7 @@ class SipCall:
             self._negotiation.move(own, DescriptionEvent.NOT_SENT)
             # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
             log.error("the SDP that was sent is not ours", external_id=self.call_id, message=mask_message(body))
-            self._host.on_mismatch(self)
+            self._host.counters.sdp_mismatches += 1
             self.hangup(reason="failed")
         elif self._negotiation.move(own, DescriptionEvent.SENT) is DescriptionState.OFFER_OPEN:
             return  # the answer is still to come
@@ -278,11 +304,11 @@ class SipCall:
             self._host.on_metadata_refused(self, error)
             return
         if self.streams:
-            self._host.on_metadata(self)
+            self._host.handler.on_metadata(self)
 
     def on_digit(self, digit: str, duration_ms: int) -> None:
         if self.streams:
-            self._host.on_digit(self, digit, duration_ms)
+            self._host.handler.on_dtmf(self, digit, duration_ms)
 
     def on_options_answer(self, status: int) -> None:
         """The final answer of the peer, or of a proxy on the way; 0: the OPTIONS could not be sent."""

@@ -30,9 +30,9 @@ from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account
-from sip.pjsip.call import SipCall
+from sip.pjsip.call import SipCall, SipHandler
+from sip.pjsip.counters import SipCounters
 from sip.pjsip.dialog import Dialog
-from sip.pjsip.handler import SipCounters, SipHandler
 from sip.pjsip.in_dialog import DialogRequests
 from sip.pjsip.peer_checks import PeerChecks
 from sip.protocol.called_account import CalledAccount, called_account
@@ -69,7 +69,7 @@ class CallControl:
         self.accounts: Sequence[CalledAccount] = ()
         """The accounts that are registered, or are to be."""
         sip, self._settings = settings.sip, settings.sip
-        self._handler, self._addresses, self._access = handler, addresses, access
+        self.handler, self._addresses, self._access = handler, addresses, access
         self._loop = asyncio.get_running_loop()
         rtp, hosts = settings.rtp, addresses.hosts
         self.ports = RtpPorts(rtp.port_min, rtp.port_max, host=hosts.get("IP4", ""), host6=hosts.get("IP6", ""))
@@ -206,7 +206,7 @@ class CallControl:
             return 503
         if self.full:
             return 486
-        return self._handler.can_accept()
+        return self.handler.can_accept()
 
     def check_body(self, request: RequestHead, packet: bytes) -> str | None:
         """Check the body of a request that begins a call or belongs to one: PJSIP answers any other with 481."""
@@ -291,26 +291,17 @@ class CallControl:
         self.counters.answered += 1
         self.counters.recordings += call.recording is not None
         call.agreed_s = self._loop.time()
-        self._handler.on_call(call)
+        self.handler.on_call(call)
 
     def on_media_changed(self, call: SipCall) -> None:
         call.agreed_s = self._loop.time()
-        self._handler.on_media(call)
-
-    def on_metadata(self, call: SipCall) -> None:
-        self._handler.on_metadata(call)
+        self.handler.on_media(call)
 
     def on_metadata_refused(self, call: SipCall, error: PeerError) -> None:
         self.counters.metadata_errors += 1
         if (held_back := self._once.due(peer_key(call.peer), self._loop.time())) is not None:
             about = {"peer": call.peer, "external_id": call.call_id, "held_back": held_back}
             log.warning("recording metadata is left out", reason=str(error), **about)
-
-    def on_digit(self, call: SipCall, digit: str, duration_ms: int) -> None:
-        self._handler.on_dtmf(call, digit, duration_ms)
-
-    def on_mismatch(self, call: SipCall) -> None:
-        self.counters.sdp_mismatches += 1
 
     def on_ended(self, call: SipCall, reason: str) -> None:
         self.calls.discard(call)
@@ -322,4 +313,4 @@ class CallControl:
         self.counters.cancelled += reason == "cancelled"
         self.counters.media_timeouts += reason == "media_timeout"
         if call.streams:
-            self._handler.on_end(call, reason)
+            self.handler.on_end(call, reason)

@@ -18,8 +18,8 @@ from config.tasks import end_tasks, lasting
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, instance_of, line_of, named
+from sip.pjsip.call import SipHandler
 from sip.pjsip.call_control import CallControl
-from sip.pjsip.handler import SipHandler
 from sip.pjsip.listeners import Listeners
 from sip.pjsip.stack import Stack
 from sip.protocol.errors import PeerError, SipError

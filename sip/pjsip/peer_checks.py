@@ -9,7 +9,7 @@ import structlog
 
 from config.addresses import split_address
 from sip.pjsip.call import SipCall
-from sip.pjsip.handler import SipCounters
+from sip.pjsip.counters import SipCounters
 from sip.protocol.liveness import UNKNOWN_CALL, UNREACHED, PeerWatch, Step, is_behind_nat
 from sip.protocol.message import SipMessage, address_uri
 from sip.protocol.uri import host_of

@@ -33,7 +33,7 @@ MAIN = "main"
 
 
 class SipIngress:
-    """Implements `sip.pjsip.handler.SipHandler` on the registry.
+    """Implements `sip.pjsip.call.SipHandler` on the registry.
 
     `settings` returns the current ones; `refusal` returns why a call would be refused now, by default the registry's
     reason.

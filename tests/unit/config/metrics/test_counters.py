@@ -24,7 +24,7 @@ COUNTERS = {
     "mediaworker.tracing.otlp": ("SpanCounters",),
     "mediaworker.service.reload": ("ReloadCounters",),
     "sip.admission.admission": ("AdmissionCounters",),
-    "sip.pjsip.handler": ("SipCounters",),
+    "sip.pjsip.counters": ("SipCounters",),
     "sip.media.rtp_socket": ("RtpCounters",),
 }
 
