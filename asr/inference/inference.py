@@ -6,6 +6,7 @@ No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -85,6 +86,8 @@ class Inference:
         """Steps since one on words, while some wait."""
         self._now_s = 0.0
         """When the latest piece of work was begun."""
+        self._out: list[FromEngine] = []
+        """Answers of the piece of work that is being done."""
         self._begun: _Begun | None = None
         """The step of a pipelined engine that has not been collected."""
 
@@ -193,56 +196,61 @@ class Inference:
                 served.begun, served.queue_s = request.revision, max(0.0, now - served.asked_s)
         self._now_s = now
         before, self._begun = self._begun, None
-        out = self._begin(work) if work.requests and not work.align else []
-        if before is not None:
-            out = self._collect(before.work, before.collect) + out
         if work.align:
-            out += self._align(work.requests)
-        return out + self._dropped()
+            self._align(work.requests)
+        elif work.requests:
+            self._begin(work)
+        if before is not None:
+            self._collect(before.work, before.collect)
+        shed, exhausted = self.scheduler.shed_partials, self.oom_backoff.exhausted
+        if (shed, exhausted) != (self._shed, self._exhausted):
+            self._out.append(messages.Dropped(shed - self._shed, exhausted - self._exhausted))
+            self._shed, self._exhausted = shed, exhausted
+        out, self._out = self._out, []
+        return out
 
-    def _begin(self, work: Work) -> list[FromEngine]:
-        """Messages, if it comes to nothing or is done already."""
+    def _begin(self, work: Work) -> None:
         for request in work.requests:
             served = self._open[request.utterance_id]
             if request.end > served.longest:
                 why = served.too_long(self.engine.name, request.end)
-                return self._fail(EngineError(request.utterance_id, why), work, refused=True)
+                self._fail(EngineError(request.utterance_id, why), work, refused=True)
+                return
         if not self.engine.capabilities.pipelined:
-            return self._collect(work, lambda: self.engine.step(work.requests))
-        engine = cast(PipelinedEngine, self.engine)
-        try:
-            self._begun = _Begun(work, frozenset(work.utterance_ids), engine.launch(work.requests))
-        except EngineError as error:
-            return self._fail(error, work)
-        except EngineExhausted as error:
-            return self._relieve(error, work)
-        return []
+            self._collect(work, lambda: self.engine.step(work.requests))
+            return
+        with self._failures(work):
+            launched = cast(PipelinedEngine, self.engine).launch(work.requests)
+            self._begun = _Begun(work, frozenset(work.utterance_ids), launched)
 
-    def _collect(self, work: Work, collect: Collect) -> list[FromEngine]:
-        try:
+    def _collect(self, work: Work, collect: Collect) -> None:
+        with self._failures(work):
             answers = collect()
-        except EngineError as error:
-            return self._fail(error, work)
-        except EngineExhausted as error:
-            return self._relieve(error, work)
-        self.oom_backoff.on_success()
-        out: list[FromEngine] = []
-        for answer in answers:
-            if self.scheduler.finish(answer.request):
-                out += self._answer(self._hypothesis(answer))
-                if answer.request.commit:
-                    self._committed(answer.request.utterance_id)
-        for request in work.requests:
-            self.scheduler.put_back(request)
-        return out
+            self.oom_backoff.on_success()
+            for answer in answers:
+                if self.scheduler.finish(answer.request):
+                    self._answer(self._hypothesis(answer))
+                    if answer.request.commit:
+                        self._committed(answer.request.utterance_id)
+            for request in work.requests:
+                self.scheduler.put_back(request)
 
-    def _dropped(self) -> list[FromEngine]:
-        shed, exhausted = self.scheduler.shed_partials, self.oom_backoff.exhausted
-        if (shed, exhausted) == (self._shed, self._exhausted):
-            return []
-        out = messages.Dropped(shed - self._shed, exhausted - self._exhausted)
-        self._shed, self._exhausted = shed, exhausted
-        return [out]
+    @contextmanager
+    def _failures(self, work: Work) -> Iterator[None]:
+        """What the engine may raise in a step costs one utterance, or the step is done again with less in it."""
+        try:
+            yield
+        except EngineError as error:
+            self._fail(error, work)
+        except EngineExhausted as error:
+            relief = self.oom_backoff.on_exhausted(work.requests)
+            if relief.give_up is not None:
+                self._fail(EngineError(relief.give_up.utterance_id, f"out of memory: {error}"), work)
+                return
+            for request in relief.shed:
+                self.scheduler.shed(request)
+            for request in work.requests:
+                self.scheduler.put_back(request)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -319,8 +327,8 @@ class Inference:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _answer(self, hypothesis: Hypothesis) -> list[FromEngine]:
-        return self.usage.on_hypothesis(self._open[hypothesis.utterance_id], hypothesis, self._now_s)
+    def _answer(self, hypothesis: Hypothesis) -> None:
+        self._out += self.usage.on_hypothesis(self._open[hypothesis.utterance_id], hypothesis, self._now_s)
 
     def _hypothesis(self, answer: Answer) -> Hypothesis:
         request = answer.request
@@ -349,40 +357,22 @@ class Inference:
         longest_s = min(self.engine.capabilities.longest_s, FOREVER_S)
         return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
 
-    def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
-        """The step is done again, with less in it."""
-        relief = self.oom_backoff.on_exhausted(work.requests)
-        if relief.give_up is not None:
-            failed = EngineError(relief.give_up.utterance_id, f"out of memory: {error}")
-            return self._fail(failed, work)
-        for request in relief.shed:
-            self.scheduler.shed(request)
-        for request in work.requests:
-            self.scheduler.put_back(request)
-        return []
-
-    def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> list[FromEngine]:
+    def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> None:
         """One utterance is given up; the others of the step go on."""
-        out: list[FromEngine] = []
         for request in work.requests:
             if request.utterance_id != error.utterance_id:
                 self.scheduler.put_back(request)
             elif self.scheduler.finish(request):
-                failed = Hypothesis(
-                    request.utterance_id, request.revision, "", "", 0, request.final, error.reason, refused=refused
-                )
-                out += self._answer(failed)
+                name, revision = request.utterance_id, request.revision
+                self._answer(Hypothesis(name, revision, "", "", 0, request.final, error.reason, refused=refused))
                 if request.commit:
-                    self._close(request.utterance_id)
-        return out
+                    self._close(name)
 
-    def _align(self, requests: tuple[Request, ...]) -> list[FromEngine]:
+    def _align(self, requests: tuple[Request, ...]) -> None:
         """Each is answered, and over."""
-        out: list[FromEngine] = []
         for request, alignment in zip(requests, self.alignments.perform(requests), strict=True):
             if self.scheduler.finish(request):
                 self.usage.on_alignment(alignment)
                 queue_s = self._open[request.utterance_id].queue_s
-                out.append(messages.Words(replace(alignment, queue_s=queue_s)))
+                self._out.append(messages.Words(replace(alignment, queue_s=queue_s)))
                 self._close(request.utterance_id)
-        return out
