@@ -57,8 +57,7 @@ class MoonshineSession:
         self._work: _PendingAnswer | None = None
         self._resampler = Wideband(utterance.format)
         self._pending: list[bytes] = []
-        self._samples = np.zeros(8 * RATE_HZ, np.float32)
-        self._count = 0
+        self._samples = np.zeros(0, np.float32)
         self._cuts: tuple[int, ...] = ()
         self._settled: dict[int, str] = {}
         """Text of the pieces before the cuts, by where they end."""
@@ -103,7 +102,7 @@ class MoonshineSession:
 
     def _answer(self, request: Request) -> Generator[None, None, str]:
         self._resample()
-        samples = self._samples[: min(self._count, request.end * RATE_HZ // BYTES_PER_S[self.utterance.format])]
+        samples = self._samples[: request.end * RATE_HZ // BYTES_PER_S[self.utterance.format]]
         if not self._is_speech(samples):
             return ""
         ends = self._cuts_of(samples)
@@ -131,15 +130,8 @@ class MoonshineSession:
 
     def _resample(self) -> None:
         """Make samples of what has come."""
-        new = self._resampler.feed(b"".join(self._pending))
+        self._samples = np.concatenate([self._samples, self._resampler.feed(b"".join(self._pending))])
         self._pending = []
-        count = self._count + len(new)
-        if count > len(self._samples):
-            grown = np.zeros(max(count, 2 * len(self._samples)), np.float32)
-            grown[: self._count] = self._samples[: self._count]
-            self._samples = grown
-        self._samples[self._count : count] = new
-        self._count = count
 
     def _is_speech(self, samples: NDArray[np.float32]) -> bool:
         if self._speech_from is None:
@@ -148,7 +140,7 @@ class MoonshineSession:
 
     def _cuts_of(self, samples: NDArray[np.float32]) -> tuple[int, ...]:
         """A replayed request may be about less audio than one before it."""
-        if len(samples) == self._count:
+        if len(samples) == len(self._samples):
             self._cuts = cuts(samples, self._cuts)
             return self._cuts
         return cuts(samples)

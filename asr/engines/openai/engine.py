@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from asr.engines.interface import Answer, Capabilities, EngineError, Request, Runtime, Utterance
+from asr.engines.openai.client import TranscriptionClient
 from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestSimplified, ServerBusy
 from asr.scheduling.request import Lane
 
@@ -27,15 +27,6 @@ BUSY_S, BUSY_MAX_S = 0.5, 8.0
 """A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
 PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
 """A request fails when a busy server has not taken it for as many times `asr.url_timeout_s`."""
-
-
-class Requests(Protocol):
-    """The methods of `openai.client.TranscriptionClient` that the engine uses; they are documented there."""
-
-    def now_s(self) -> float: ...
-    def start(self) -> None: ...
-    def send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]: ...
-    def wait(self, timeout_s: float) -> list[tuple[object, Outcome]]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +54,7 @@ class RemoteEngine:
 
     name = "openai"
 
-    def __init__(self, client: Requests, *, parallel: int, timeout_s: float, partials: bool) -> None:
+    def __init__(self, client: TranscriptionClient, *, parallel: int, timeout_s: float, partials: bool) -> None:
         self.capabilities = Capabilities(batch=parallel, partials=partials)
         self._client, self._parallel, self._timeout_s = client, parallel, timeout_s
         self._room = float(parallel)

@@ -7,12 +7,12 @@ alone takes a priority (lower goes first, with vLLM's `--scheduling-policy prior
 from __future__ import annotations
 
 import base64
+import io
 import json
+import wave
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
-
-import numpy as np
 
 from asr import languages, text
 from asr.samples import RATE_HZ, decode
@@ -146,12 +146,11 @@ def recognise(dialect: Dialect, route: str, model: str, status: int, body: bytes
 
 def wav(format: Format, audio: bytes) -> bytes:
     """16-bit PCM at the utterance's own rate, in a RIFF file."""
-    samples = decode(format, audio).astype("<i2", copy=False)
-    rate = RATE_HZ[format]
-    head = np.array([16, 0x10001, rate, 2 * rate, 0x100002], "<u4").tobytes()
-    size = 2 * len(samples)
-    length = (size + 36).to_bytes(4, "little")
-    return b"RIFF" + length + b"WAVEfmt " + head + b"data" + size.to_bytes(4, "little") + samples.tobytes()
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((1, 2, RATE_HZ[format], 0, "NONE", ""))
+        out.writeframes(decode(format, audio).astype("<i2", copy=False).tobytes())
+    return file.getvalue()
 
 
 def _chat(dialect: Dialect, model: str, utterance: Utterance, file: bytes, lane: Lane) -> dict[str, Any]:

@@ -64,15 +64,10 @@ class TextLayers:
         positions = torch.arange(cache.row_pages * cache.page, device=weight.device)
         cos, sin = text.rotary_emb(weight[:1], positions[None])
         self._cos, self._sin = cos[0], sin[0]
-        # Of queries and keys, which are normalised together.
+        # Queries and keys are normalised together.
         self._head_norms = [
-            torch.cat(
-                [
-                    layer.self_attn.q_norm.weight.expand(self.heads, -1),
-                    layer.self_attn.k_norm.weight.expand(self._fewer, -1),
-                ]
-            )
-            for layer in self._layers
+            torch.cat([each.q_norm.weight.expand(self.heads, -1), each.k_norm.weight.expand(self._fewer, -1)])
+            for each in (layer.self_attn for layer in self._layers)
         ]
 
     def __call__(self, hidden: Tensor, positions: Tensor, slot_mapping: Tensor, rows: Rows) -> Tensor:

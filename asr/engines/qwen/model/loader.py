@@ -128,9 +128,6 @@ def _native(folder: Path, library: Any, described: dict[str, Any], dtype: torch.
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
     _complete(folder, report["missing_keys"], report["unexpected_keys"])
-    if wrong := report.get("mismatched_keys"):
-        names = _list([str(each) for each in wrong])
-        raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
     return model
 
 
@@ -220,12 +217,8 @@ def renamed(name: str, head: str = "lm_head.weight") -> str:
 def _complete(folder: Path, missing: Any, unexpected: Any) -> None:
     for kind, keys in (("lacks", missing), ("has, and should not,", unexpected)):
         if keys:
-            raise EngineUnusable(f"{folder}: the checkpoint {kind} {_list(sorted(keys))}")
-
-
-def _list(names: list[str]) -> str:
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + rest
+            rest = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+            raise EngineUnusable(f"{folder}: the checkpoint {kind} {', '.join(sorted(keys)[:SHOWN])}{rest}")
 
 
 def _tokenizer(folder: Path, model: Any) -> Any:
