@@ -57,7 +57,7 @@ def forward(made: QwenEngine, rows: int, length: int) -> Callable[[], None]:
 
     @torch.inference_mode()
     def run() -> None:
-        made.packed(inputs)
+        made.packed.launch(inputs)()
 
     return run
 

@@ -41,11 +41,7 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     free = free_memory_bytes() // max(1, asr.processes) if cpu else torch.cuda.mem_get_info(device)[0]
     slot_bytes = memory.POSITIONS * position_bytes(loaded.model.config.get_text_config(), dtype)
     shape = memory.shape_for(free, slot_bytes, settings, cpu=cpu)
-    try:
+    with memory.needed_by(shape):
         made = QwenEngine(loaded, shape, means)
-        made.warnings = devices.warnings(asr, device)
-        return made
-    except (MemoryError, RuntimeError) as error:
-        if not memory.exhausted(error):
-            raise
-        raise memory.too_large(shape, error) from None
+    made.warnings = devices.warnings(asr, device)
+    return made

@@ -101,7 +101,9 @@ class QwenEngine:
         device, cuda = keys.device, keys.device.type == "cuda"
         free, whole = torch.cuda.mem_get_info(device) if cuda else (0, 0)
         means = self.execution
-        wrong = () if self.checked in ("passed", NOT_CHECKED) else (f"self check of the engine: {self.checked}",)
+        wrong = (
+            () if self.checked in (selfcheck.PASSED, NOT_CHECKED) else (f"self check of the engine: {self.checked}",)
+        )
         return Runtime(
             device=str(device),
             device_name=torch.cuda.get_device_name(device) if cuda else "",
@@ -281,18 +283,13 @@ class QwenEngine:
         Raises:
             EngineUnusable: the device computes wrong results, or has too little memory for `shape`.
         """
-        try:
+        with memory.needed_by(self.shape):
             self._warm_up()
-        except (EngineExhausted, MemoryError, RuntimeError) as error:
-            if not isinstance(error, EngineExhausted) and not memory.exhausted(error):
-                raise
-            raise memory.too_large(self.shape, error) from None
 
     def _warm_up(self) -> None:
         if self.kv_cache.keys.device.type != "cpu" or not self.execution.plain:
             selfcheck.check_frames(self.front, FrontEnd(self._extractor, torch.device("cpu"), Staging()))
-            settled = selfcheck.settle(self._make, self.execution, self.kv_cache.keys.dtype)
-            self.execution, self.checked = settled.execution, settled.sentence
+            self.execution, self.checked = selfcheck.settle(self._make, self.execution, self.kv_cache.keys.dtype)
         utterance = Utterance("warm-up", "PCMU", live=True)
         rng = np.random.default_rng(0)
         seconds = np.arange(WARM_UP_S * 8000) / 8000

@@ -134,10 +134,6 @@ class Packed:
             self._logits_indices = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
             self._inputs: dict[_Size, _Inputs] = {}
 
-    def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
-        """`launch`, and wait for the tokens."""
-        return self.launch(rows)()
-
     def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
         """Start a forward. The returned function waits for the tokens of each row, `logits_count` of each."""
         parts = [self._run(part)[2] for part in self._parts(rows)]

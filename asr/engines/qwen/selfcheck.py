@@ -7,7 +7,7 @@ are: `scaled_dot_product_attention` one row at a time, operation by operation. B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.engines.qwen.packed import Input, Packed, PackedRow
 from asr.utterance import Format
 
+PASSED = "passed"
+"""The sentence about a device on which nothing differs."""
 COUNTS = (1, 2, 4, 8, 12, 16, 32)
 """Rows together."""
 WINDOWS = (1, 3, 16)
@@ -48,24 +50,25 @@ CODES_MORE = 1234
 REFUSED = 3.0
 """The last resort is refused beyond this many times that limit: there is nothing to fall back to."""
 
+WRONG = "This device does not compute what the model says: update its driver and torch, or set asr.devices = ['cpu']"
 Made = tuple[Encoder, Packed]
 log = structlog.get_logger("asr.engines.qwen")
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    execution: Execution
-    """The execution that is used."""
-    sentence: str
-    """The result as a sentence for the operator."""
-
-
 @torch.inference_mode()
-def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dtype) -> Settled:
-    """Try `wanted`, then simpler ones, until one computes what is right. What was made last is the one to use, with its
-    graphs recorded. Raises EngineUnusable when none does, and whatever says that memory is short."""
+def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dtype) -> tuple[Execution, str]:
+    """Try `wanted`, then simpler ones, until one computes what is right: this one, and the result as a sentence for the
+    operator.
+
+    What was made last is the one to use, with its graphs recorded. Raises EngineUnusable when none does, and whatever
+    says that memory is short.
+    """
     plain = Execution(Kernels(), Graphs(), wanted.staging)
-    steps = list(_steps(wanted))
+    steps = [wanted]
+    if wanted.graphs.fixed:
+        steps.append(Execution(wanted.kernels, Graphs(), wanted.staging))
+    if wanted.kernels.name != Kernels.name:
+        steps.append(plain)
     reference, made = make(plain), None
     expected = _Expected(*reference)
     del reference
@@ -84,15 +87,12 @@ def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dt
             trouble = first_line(error)
         if trouble is None:
             if not troubles:
-                return Settled(execution, "passed")
+                return execution, PASSED
             sentence = f"{'; '.join(troubles)}. The engine uses {execution.described} instead"
             log.error("self check", reason=sentence)
-            return Settled(execution, sentence)
+            return execution, sentence
         troubles.append(f"{execution.described} is wrong on this device: {trouble}")
-    raise EngineUnusable(
-        f"self check: {'; '.join(troubles)}. This device does not compute what the model says: update its driver and "
-        "torch, or set asr.devices = ['cpu']"
-    )
+    raise EngineUnusable(f"self check: {'; '.join(troubles)}. {WRONG}")
 
 
 @torch.inference_mode()
@@ -108,19 +108,7 @@ def check_frames(front: FrontEnd, plain: FrontEnd) -> None:
     (found, order), (expected, other) = front(stretches), plain(stretches)
     apart = float((found.cpu() - expected).abs().max())
     if order.tolist() != other.tolist() or not apart <= FRAMES_APART:
-        raise EngineUnusable(
-            f"self check: frames of sound differ by {apart:.2g} from those made on the host. This device does not "
-            "compute what the model says: update its driver and torch, or set asr.devices = ['cpu']"
-        )
-
-
-def _steps(wanted: Execution) -> Iterator[Execution]:
-    """The executions to try, from `wanted` to the simplest."""
-    yield wanted
-    if wanted.graphs.fixed:
-        yield Execution(wanted.kernels, Graphs(), wanted.staging)
-    if wanted.kernels.name != Kernels.name:
-        yield Execution(Kernels(), Graphs(), wanted.staging)
+        raise EngineUnusable(f"self check: frames of sound differ by {apart:.2g} from those made on the host. {WRONG}")
 
 
 def _attend(kernels: Kernels, packed: Packed) -> str | None:
@@ -212,7 +200,7 @@ class _Expected:
             if count <= len(self._speakers) and (trouble := self._compare_rows(packed, count, limit)) is not None:
                 return trouble
         for count in WINDOWS:
-            found: Sequence[Tensor] = encoder.tower.attend([[each] for each in self._windows[:count]])
+            found = encoder.tower.attend([[each] for each in self._windows[:count]])
             worst = max(_apart(*pair) for pair in zip(found, self._embedded, strict=False))
             if not worst <= limit:
                 return f"of {count} windows of audio together one differs by {worst:.2g} from itself alone"

@@ -3,11 +3,13 @@ that there is no more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.interface import EngineExhausted, EngineUnusable, first_line
 from asr.engines.qwen.device.kernels import PAGE
 from config.settings import Qwen
 
@@ -87,9 +89,19 @@ def _round(count: int) -> int:
 def exhausted(error: BaseException) -> bool:
     """torch has an error of its own for a GPU's, when its allocator has asked. A CPU's, those of CUDA's libraries, and
     those of graphs and pinned memory are known by their words alone."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in WORDS)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError | EngineExhausted) or any(
+        each in str(error) for each in WORDS
+    )
 
 
-def too_large(shape: Shape, error: BaseException) -> EngineUnusable:
-    asked = f"qwen.slots = {shape.slots}, each of {shape.positions} positions, and qwen.batch = {shape.batch}"
-    return EngineUnusable(f"the model with {asked} needs more memory than there is: {first_line(error)}")
+@contextmanager
+def needed_by(shape: Shape) -> Iterator[None]:
+    """Raises EngineUnusable, which names the shape, where memory is exhausted."""
+    try:
+        yield
+    except (EngineExhausted, MemoryError, RuntimeError) as error:
+        if not exhausted(error):
+            raise
+        asked = f"qwen.slots = {shape.slots}, each of {shape.positions} positions, and qwen.batch = {shape.batch}"
+        why = f"the model with {asked} needs more memory than there is: {first_line(error)}"
+        raise EngineUnusable(why) from None

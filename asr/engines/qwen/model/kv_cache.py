@@ -26,7 +26,7 @@ class KvCache:
         shape = (config.num_hidden_layers, pages + 1, page, config.num_key_value_heads, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
-        self.page, self.positions = page, positions
+        self.page, self.positions, self.pages = page, positions, pages
         self.padding_page = pages
         self._free = list(reversed(range(pages)))
         self._owners: dict[str, list[int]] = {}
@@ -34,10 +34,6 @@ class KvCache:
     def __len__(self) -> int:
         """The number of utterances that have pages."""
         return len(self._owners)
-
-    @property
-    def pages(self) -> int:
-        return self.padding_page
 
     @property
     def free(self) -> int:
