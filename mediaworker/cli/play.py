@@ -27,20 +27,18 @@ def load_pcm(path: str | Path, rate_hz: int) -> NDArray[np.int16]:
     """
     path = Path(path)
     try:
-        samples, from_hz = _load_raw(path) if path.suffix.lower() in RAW else _load_wav(path)
+        if path.suffix.lower() in RAW:
+            samples, from_hz = _load_raw(path)
+        else:
+            with path.open("rb") as file:
+                samples, from_hz = read_wav(file)
+    except SoundError as error:
+        raise PlayError(f"{path}: {error}; raw files are known by suffix: {' '.join(RAW)}") from None
     except OSError as error:
         raise PlayError(f"{path}: {error.strerror or error}") from None
     if not len(samples):
         raise PlayError(f"{path}: no audio in it")
     return resampled(samples, from_hz, rate_hz)
-
-
-def _load_wav(path: Path) -> tuple[NDArray[np.int16], int]:
-    with path.open("rb") as file:
-        try:
-            return read_wav(file)
-        except SoundError as error:
-            raise PlayError(f"{path}: {error}; raw files are known by suffix: {' '.join(RAW)}") from None
 
 
 def _load_raw(path: Path) -> tuple[NDArray[np.int16], int]:

@@ -26,7 +26,7 @@ from xml.etree import ElementTree as Xml
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from audio.codecs.g711 import ulaw_encode
 from config.addresses import is_loopback
@@ -181,9 +181,9 @@ async def stream(target: StreamTarget, headers: Mapping[str, str], writer: Strea
     except InvalidStatus as error:
         why = trust.refusal(error.response.status_code, error.response.body or b"")
         raise StreamError(f"{target.url}: {why}") from None
-    except (OSError, TimeoutError) as error:
+    except OSError as error:
         raise StreamError(f"{target.url}: {trust.reason(error)}") from None
-    except (InvalidHandshake, WebSocketException) as error:
+    except WebSocketException as error:
         raise StreamError(f"{target.url}: {error}") from None
     return OK
 
@@ -305,11 +305,8 @@ def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapp
 
 
 def _parameters(args: argparse.Namespace) -> dict[str, str]:
-    parameters = {"mw_from": args.from_} if args.from_ else {}
-    if args.to:
-        parameters["mw_to"] = args.to
-    if args.connect:
-        parameters["mw_mode"] = "connect"
+    known = {"mw_from": args.from_, "mw_to": args.to, "mw_mode": "connect" if args.connect else ""}
+    parameters = {key: value for key, value in known.items() if value}
     for item in args.param:
         key, equals, value = item.partition("=")
         if not key or not equals:

@@ -98,13 +98,16 @@ def _check_arguments(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def _spool_stdin(names: list[str], folder: str) -> None:
-    """Put the name of a file in the place of `-`."""
+    """Keep what comes by standard input in a file, and put that one's name in the place of `-`."""
     if STDIN not in names:
         return
     if names.count(STDIN) > 1 or sys.stdin.isatty():
         raise UsageError("- is one file on standard input: redirect or pipe it in")
+    path = Path(folder) / "stdin"  # FFmpeg has to go back in most formats
+    names[names.index(STDIN)] = str(path)
     try:
-        names[names.index(STDIN)] = _from_stdin(folder)
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
     except OSError as error:
         raise CommandError(f"standard input: {error.strerror or error}") from None
 
@@ -123,14 +126,6 @@ def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Pat
     except OSError as error:
         raise CommandError(f"{args.output}: {error.strerror}") from None
     return files, folder
-
-
-def _from_stdin(folder: str) -> str:
-    """What comes by standard input, as a file: FFmpeg has to go back in most formats. Raises OSError."""
-    path = Path(folder) / "stdin"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    return str(path)
 
 
 def _files(names: list[str]) -> Iterator[Path]:

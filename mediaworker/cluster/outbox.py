@@ -313,11 +313,8 @@ class ClusterOutbox(FeedReader):
             while self._transient and length < MESSAGE_BYTES:
                 frames.append(self._transient.popleft())
                 length += len(frames[-1])
-            await self._connection.client.publish(self._partials, "\n".join(frames).encode())
-
-    @property
-    def _partials(self) -> str:
-        return self._connection.subject("partials", self._store_id)
+            subject = self._connection.subject("partials", self._store_id)
+            await self._connection.client.publish(subject, "\n".join(frames).encode())
 
 
 def refusal(answer: bytes) -> str:

@@ -50,9 +50,9 @@ class Database(SqliteFile):
             self._reserve(rows[0].id + tables.RESERVED_ROWS)
         with self._transaction():
             self._insert(rows, records)
-            if raised := floor > self._floor:
+            if floor > self._floor:
                 self._raise_floor(floor)
-        self._floor = floor if raised else self._floor
+        self._floor = max(self._floor, floor)
 
     def _insert(self, rows: Sequence[tables.EventRow], records: Iterable[CallRecord]) -> None:
         self._connection.executemany(
@@ -214,10 +214,11 @@ class Database(SqliteFile):
 
     def ended(self, before: str | None, limit: int) -> list[tuple[str, int]]:
         """Return (call id, highest row) of calls that ended before that time, the earliest first; None: at any time."""
-        query = "SELECT call_id FROM calls WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?"
-        found = self.execute(query, ("~" if before is None else before, limit)).fetchall()
-        rows = "SELECT max(id) FROM events WHERE call_id = ?"
-        return [(call_id, self.execute(rows, (call_id,)).fetchone()[0] or 0) for (call_id,) in found]
+        query = (
+            "SELECT call_id, ifnull((SELECT max(id) FROM events WHERE call_id = calls.call_id), 0) FROM calls"
+            " WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?"
+        )
+        return self.execute(query, ("~" if before is None else before, limit)).fetchall()
 
     @property
     def latest_end_s(self) -> float | None:

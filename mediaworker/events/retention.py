@@ -8,11 +8,11 @@ it would leave a gap that the subscriber could not notice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -106,8 +106,7 @@ class RetentionTask:
             before_s = self._clock() - settings.max_age_days * DAY_S
             if names := await asyncio.to_thread(erase_set_aside, hub.file, before_s):
                 log.info("damaged stores erased", names=names)
-            oldest = timestamp(self._clock() - timedelta(days=settings.max_age_days).total_seconds())
-            calls += await self._erase(oldest, 0)
+            calls += await self._erase(timestamp(before_s), 0)
         if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
             calls += await self._erase(None, settings.max_bytes * SLACK)
         if calls:
@@ -161,11 +160,9 @@ class RetentionTask:
 def file_bytes(path: Path) -> int:
     """Return the size of the store on the disk, including its log."""
     found = 0
-    for name in (path, path.with_name(path.name + "-wal")):
-        try:
-            found += os.stat(name).st_size
-        except FileNotFoundError:
-            pass
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.stat(f"{path}{suffix}").st_size
     return found
 
 

@@ -7,8 +7,7 @@ import contextlib
 import functools
 import logging
 import socket
-import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,7 +67,7 @@ class HttpServer:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         """Raises ConfigError for a certificate that cannot be used."""
         self._settings = settings
-        self.certificate = certificate("http", settings.http)
+        self.certificate = tls = certificate("http", settings.http)
         self.host = http_host(settings)
         http = settings.http
         limit = ConnectionLimit(http.max_connections, http.max_connections // 2)
@@ -90,7 +89,7 @@ class HttpServer:
                 ws_ping_interval=settings.events.heartbeat_s,
                 ws_ping_timeout=settings.events.heartbeat_s,
                 timeout_graceful_shutdown=int(CLOSE_S),
-                ssl_context_factory=self._context if self.certificate is not None else None,
+                ssl_context_factory=None if tls is None else lambda config, default: tls.context,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -119,10 +118,6 @@ class HttpServer:
         self.guard.abort()  # those that still have unsent bytes for a peer that does not read
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
         self._task = None
-
-    def _context(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        assert self.certificate is not None
-        return self.certificate.context
 
     def _check_connections(self) -> None:
         loop = asyncio.get_running_loop()

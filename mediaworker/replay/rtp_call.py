@@ -33,7 +33,7 @@ class RtpCall:
         names = ["main"] if len(streams) == 1 else [str(number) for number in range(len(streams))]
         self._legs = dict(zip(names, streams, strict=True))
         self._latches = {leg: SourceLatch() for leg in names}
-        self._call: Call | None = None
+        self._call: Call
 
     def actions(self) -> Iterator[tuple[float, Action]]:
         """In order, in seconds since the source began."""
@@ -45,7 +45,7 @@ class RtpCall:
         for at_s, act in heapq.merge(*feeds, key=itemgetter(0)):
             latest_s = max(latest_s, at_s - begin_s)
             yield latest_s, act
-        yield latest_s + TICK_S, self._end
+        yield latest_s + TICK_S, lambda now: self._call.end("hangup")
 
     def _stream(self, leg: str) -> CapturedStream:
         return self._source.streams[self._legs[leg]]
@@ -71,16 +71,10 @@ class RtpCall:
             self._opened(self._call, leg, latch)
 
     def _deliver(self, leg: str, datagram: Datagram, now: float) -> None:
-        assert self._call is not None
         if datagram.payload[1:2] and 192 <= datagram.payload[1] <= 223:
             return  # RTCP on the same port: the socket takes it away
         for accepted, came_s in self._latches[leg].accept(datagram.payload, datagram.source, now):
             self._call.members[leg].audio.receive_rtp(accepted, came_s)
 
     def _describe(self, leg: str, said: Description) -> None:
-        assert self._call is not None
         self._call.media_changed(leg, said.codec, said.telephone_event, said.payload_type)
-
-    def _end(self, now: float) -> None:
-        assert self._call is not None
-        self._call.end("hangup")

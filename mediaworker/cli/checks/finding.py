@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 
 
 class Level(enum.IntEnum):
@@ -25,13 +26,6 @@ class Finding:
     text: str
 
 
-def good(subject: str, text: str) -> Finding:
-    return Finding(Level.GOOD, subject, text)
-
-
-def warning(subject: str, text: str) -> Finding:
-    return Finding(Level.WARNING, subject, text)
-
-
-def failed(subject: str, text: str) -> Finding:
-    return Finding(Level.FAILED, subject, text)
+good = partial(Finding, Level.GOOD)
+warning = partial(Finding, Level.WARNING)
+failed = partial(Finding, Level.FAILED)

@@ -164,10 +164,13 @@ class TranscriptionAnswer:
                         longer = self._longer(whole, mended)
                         if longer != whole:
                             languages.add(mended.language)
-                            yield _event(self._delta(longer[len(whole) :], mended))
+                            delta = {"type": "transcript.text.delta", "delta": longer[len(whole) :]}
                             whole = longer
                             if self._form.format == "diarized_json":
+                                yield _event(delta | {"segment_id": segment_id(mended)})
                                 yield _event(diarized_segment(self._transcript(()), mended))
+                            else:
+                                yield _event(delta)
                 self._note_text()
             yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
         except Problem as problem:
@@ -189,12 +192,6 @@ class TranscriptionAnswer:
         if self._form.format == "text" and transcript.channels > 1 and said.text:
             return whole + spoken_line(transcript, said)
         return joined((whole, said.text))
-
-    def _delta(self, text: str, segment: FileSegment) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
-        if self._form.format == "diarized_json":
-            found["segment_id"] = segment_id(segment)
-        return found
 
     def _about(self, languages: Collection[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"languages": [{"code": code} for code in sorted(languages) if code]}

@@ -126,18 +126,14 @@ class EventRoutes:
         """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""
         call, types = _one(connection, "call") or "*", _types(connection.query_params.getlist("types"))
         after = _one(connection, "after")
-        await self._check_call(call)
+        if call != "*":
+            if not CALL_ID.fullmatch(call):
+                raise Problem(400, "call must be a call's id, or *")
+            if await self._context.directory.record(call) is None:
+                raise Problem(404, "no such call")
         if self._context.events.subscribers >= self._context.settings.events.max_subscribers:
             raise Problem(503, "all event subscriptions are taken", headers={"Retry-After": "5"})
         return call, types, after
-
-    async def _check_call(self, call: str) -> None:
-        if call == "*":
-            return
-        if not CALL_ID.fullmatch(call):
-            raise Problem(400, "call must be a call's id, or *")
-        if await self._context.directory.record(call) is None:
-            raise Problem(404, "no such call")
 
 
 class FrameWriter:
