@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import structlog
 
 from asr import messages
-from asr import metrics as recognition
 from asr.network.listener import EngineListener
 from asr.network.relay import ServedEngines
 from asr.utterance import EngineStatus
@@ -20,22 +18,19 @@ from config import ConfigError, Settings
 from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
-from config.metrics.registry import MetricsRegistry
 from config.tasks import troubles
-from mediaworker.access import tls
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.tls import Certificate
 from mediaworker.http.context import OperatorContext
 from mediaworker.http.resources.app import HttpServer, create_operator_app
-from mediaworker.ops import process
 from mediaworker.service.readiness import engine_status
-from mediaworker.service.reload import Part, ReloadCounters
-from mediaworker.service.serve import bind, open_traces
+from mediaworker.service.reload import Part
+from mediaworker.service.serve import Service, bind
 
 log = structlog.get_logger()
 
 
-class EngineService(OperatorContext):
+class EngineService(Service, OperatorContext):
     """An engine server, as `mediaworker.service.serve.Service` describes a service.
 
     Raises ConfigError when the engine cannot run on this machine.
@@ -44,11 +39,7 @@ class EngineService(OperatorContext):
     def __init__(self, settings: Settings) -> None:
         if settings.asr.servers:
             raise ConfigError("asr.servers", list(settings.asr.servers), "an engine server has its engine itself")
-        self.settings = settings
-        self.metrics = MetricsRegistry()
-        self.started_s = time.time()
-        self.reloads = ReloadCounters(last_s=self.started_s)
-        self.traces = open_traces(settings, "mediaworker-engine")
+        super().__init__(settings, "mediaworker-engine")
         self.engines = ServedEngines(settings, on_state=lambda state, why: None, on_final=self._on_final)
         cluster = settings.cluster
         self.certificate: Certificate | None = None
@@ -67,21 +58,13 @@ class EngineService(OperatorContext):
         )
         self.failures = AuthFailures()
         self.http = HttpServer(create_operator_app(self), settings)
-        self._add_metrics(self.metrics)
+        self.add_process_metrics(self.engines, lambda: not self._reasons())
+        self.listener.add_metrics(self.metrics)
 
-    def _add_metrics(self, metrics: MetricsRegistry) -> None:
-        process.add_metrics(
-            metrics,
-            started_s=self.started_s,
-            ready=lambda: not self._reasons(),
-            engine=lambda: self.engines.engine,
-        )
-        certificates = {"http": self.http.certificate, "cluster": self.certificate}
-        tls.add_metrics(metrics, {name: each for name, each in certificates.items() if each is not None})
-        recognition.add_metrics(metrics, self.engines)
-        for part in (self.reloads, self.listener, self.traces):
-            if part is not None:
-                part.add_metrics(metrics)
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        found = {"http": self.http.certificate, "cluster": self.certificate}
+        return {name: each for name, each in found.items() if each is not None}
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -109,15 +92,11 @@ class EngineService(OperatorContext):
 
     @property
     def parts(self) -> list[Part]:
-        certificates = (self.http.certificate, self.certificate)
         return [
-            Part(self._use),
+            Part(self.use),
             Part(self.engines.use, check=self.engines.check),
-            *(Part(each.use, check=each.check) for each in certificates if each is not None),
+            *(Part(each.use, check=each.check) for each in self.certificates.values()),
         ]
-
-    def _use(self, settings: Settings) -> None:
-        self.settings = settings
 
     # -- for the operator ---------------------------------------------------------------------------------------------
 

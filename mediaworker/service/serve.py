@@ -6,19 +6,29 @@ import asyncio
 import os
 import signal
 import sys
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import uvloop
 
+from asr import metrics as recognition
+from asr.client.recognizer import Recognizer
 from config import ConfigError, Settings
+from config.metrics.registry import MetricsRegistry
+from mediaworker.access import tls
+from mediaworker.access.tls import Certificate
 from mediaworker.errors import MediaworkerError
-from mediaworker.ops import logs
+from mediaworker.ops import logs, process
 from mediaworker.service.reload import Part, ReloadCounters, Reloader
 from mediaworker.service.systemd import ServiceManager
 from mediaworker.tracing.traces import Traces
+
+if TYPE_CHECKING:
+    from asr.network.relay import ServedEngines
 
 LATE_S = 30.0
 """After this time the log names the parts that have not ended. After a drain all should end within a few seconds."""
@@ -29,26 +39,52 @@ class StartError(MediaworkerError):
     """The process cannot start; the message is one line for the person who starts it."""
 
 
-class Service(Protocol):
+class Service(ABC):
     """A service, created on the running loop. Use `async with service.running(): …`, and `drain` before leaving."""
 
-    settings: Settings
-    reloads: ReloadCounters
+    def __init__(self, settings: Settings, name: str) -> None:
+        """Its traces have `name`. Raises ConfigError."""
+        self.settings, self.metrics, self.traces = settings, MetricsRegistry(), open_traces(settings, name)
+        self.started_s = time.time()
+        self.reloads = ReloadCounters(last_s=self.started_s)
+
+    def add_process_metrics(self, engines: Recognizer | ServedEngines, ready: Callable[[], bool]) -> None:
+        """Add the metrics that both services have."""
+        process.add_metrics(self.metrics, started_s=self.started_s, ready=ready, engine=lambda: engines.engine)
+        tls.add_metrics(self.metrics, self.certificates)
+        recognition.add_metrics(self.metrics, engines)
+        self.reloads.add_metrics(self.metrics)
+        if self.traces is not None:
+            self.traces.add_metrics(self.metrics)
+
+    def use(self, settings: Settings) -> None:
+        """Keep the settings in force."""
+        self.settings = settings
 
     @property
+    @abstractmethod
+    def certificates(self) -> Mapping[str, Certificate]:
+        """The certificates of the listeners that speak TLS, by their section of the settings."""
+
+    @property
+    @abstractmethod
     def hosts(self) -> Mapping[str, str]:
         """The addresses to which the listeners of `http` and `media` were bound at the start."""
 
+    @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:
         """Listening on every port; everything is closed at the end. Raises StartError."""
 
+    @abstractmethod
     def on_started(self) -> None:
         """Log that the service is running."""
 
+    @abstractmethod
     async def drain(self) -> None:
         """Accept no new work, and end the work in progress within `shutdown_s`."""
 
     @property
+    @abstractmethod
     def parts(self) -> Sequence[Part]:
         """The parts that a reload changes, in this order."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
 
-from asr import metrics as recognition
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from audio import Detector, Shard
@@ -20,7 +18,7 @@ from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
 from config.metrics.registry import MetricsRegistry
-from mediaworker.access import connections, tls
+from mediaworker.access import connections
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.page_sessions import PageSessions
 from mediaworker.access.tls import Certificate, sip_certificate
@@ -48,12 +46,11 @@ from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.ingress.websocket.limits import StreamEngine
 from mediaworker.jobs import notifier
 from mediaworker.jobs.service import JobService
-from mediaworker.ops import process
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.service.readiness import Readiness
-from mediaworker.service.reload import Part, ReloadCounters
-from mediaworker.service.serve import StartError, bind, open_traces
+from mediaworker.service.reload import Part
+from mediaworker.service.serve import Service, StartError, bind
 from mediaworker.webhooks import events as event_webhooks
 from mediaworker.webhooks.events import EventWebhooks
 
@@ -64,24 +61,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Worker:
+class Worker(Service):
     """One worker on the running loop: `async with worker.running(): …`, and `drain` before leaving.
 
     Raises ConfigError for settings that only their parts can judge, and StartError if pjsua2 is missing.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        super().__init__(settings, "mediaworker")
         clock = asyncio.get_running_loop().time
-        self.metrics = MetricsRegistry()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
-        self.traces = open_traces(settings, "mediaworker")
         if self.traces is not None:
             self.hub.on_shown.append(self.traces.on_shown)
         self.webhooks = EventWebhooks(self.hub, settings)
         self.retention = RetentionTask(self.hub, settings.retention)
-        self.started_s = time.time()
-        self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
@@ -153,28 +146,23 @@ class Worker:
         limits = {"http": self.http.guard.limit, "media": self.listener.limit}
         if self.settings.audiosocket.enabled:
             limits["audiosocket"] = self.audiosocket.limit
-        process.add_metrics(
-            metrics,
-            started_s=self.started_s,
-            ready=lambda: not self.readiness.reasons() and self.hub.trouble is None,
-            engine=lambda: self.recognizer.engine,
+        self.add_process_metrics(
+            self.recognizer, ready=lambda: not self.readiness.reasons() and self.hub.trouble is None
         )
-        tls.add_metrics(metrics, self._certificates())
         connections.add_metrics(metrics, limits)
-        recognition.add_metrics(metrics, self.recognizer)
         metrics.counters("http", self.http.guard.counters)
         latency = self.calls.parts.latency
         latency.add_metrics(metrics, commit=self.hub.final_commit_s, fan_out=self.hub.final_fan_out_s)
         for part in (
-            self.reloads, self.auth_failures, self.listener, self.calls, self.alerts, self.media, self.hub,
+            self.auth_failures, self.listener, self.calls, self.alerts, self.media, self.hub,
             self.retention, self.webhooks, self.twilio, self.streams, self.asterisk, self.audiosocket, self.files,
-            self.jobs, self.cluster, self.traces, self.sip,
+            self.jobs, self.cluster, self.sip,
         ):  # fmt: skip
             if part is not None:
                 part.add_metrics(metrics)
 
-    def _certificates(self) -> dict[str, Certificate]:
-        """The certificates of the listeners that use TLS, by their section of the settings."""
+    @property
+    def certificates(self) -> dict[str, Certificate]:
         found = {"http": self.http.certificate, "media": self.listener.certificate, "sip": self.sip_certificate}
         return {section: certificate for section, certificate in found.items() if certificate is not None}
 
@@ -254,9 +242,9 @@ class Worker:
     def parts(self) -> list[Part]:
         """The parts that a reload changes, in this order."""
         parts = [
-            Part(self._use),
+            Part(self.use),
             Part(self.twilio.use, ("twilio",)),
-            *(Part(each.use, check=each.check) for each in self._certificates().values()),
+            *(Part(each.use, check=each.check) for each in self.certificates.values()),
             Part(self.calls.use, check=Policy),
             *(Part(each.use) for each in (self.api, self.files, self.streams, self.asterisk)),
             Part(self.audiosocket.use, ("audiosocket",)),
@@ -274,9 +262,6 @@ class Worker:
             parts.append(Part(self.sip.use))
             parts.append(Part(self.sip.set_users, ("sip.users",)))  # Challenges from before would be stale.
         return parts
-
-    def _use(self, settings: Settings) -> None:
-        self.settings = settings
 
     def _check_engine(self, settings: Settings) -> None:
         """Check the settings of the engine. Raises ConfigError."""
