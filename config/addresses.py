@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from ipaddress import IPv6Address, ip_address
-from typing import Literal
+from typing import Any, Literal
 
 Family = Literal["IP4", "IP6"]
 """An address family, by its name in SDP (RFC 8866 section 5.7)."""
 SOCKETS: dict[Family, socket.AddressFamily] = {"IP4": socket.AF_INET, "IP6": socket.AF_INET6}
 ANYWHERE: dict[Family, str] = {"IP4": "0.0.0.0", "IP6": "::"}
 LOCALHOST: dict[Family, str] = {"IP4": "127.0.0.1", "IP6": "::1"}
+_REGISTRAR = re.compile(
+    r"(?:(sips?):)?(?:[^@]*@)?([^@:;>\[\]\s]+|\[[0-9a-f.]*:[0-9a-f:.]*\])(?::([0-9]{1,5}))?(?:;transport=(udp|tcp|tls))?",
+    re.IGNORECASE,
+)
 
 
 def family_of(address: str) -> Family:
@@ -103,6 +108,18 @@ def parse_tcp(text: str) -> tuple[str, int]:
     if scheme != "tcp" or not host or any(each in host for each in "/?#@ ") or not 0 < port < 65536:
         raise ValueError(f"expected tcp://HOST:PORT: {text[:80]!r}")
     return host, port
+
+
+def parse_registrar(text: str) -> tuple[str, int, Literal["", "udp", "tcp", "tls"]]:
+    """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme → host, port and transport, 0 and "" where
+    it has none; `sips:` is TLS. Raises ValueError."""
+    found = _REGISTRAR.fullmatch(text.strip())
+    transport: Any = (found[4] or "").lower() if found else ""
+    secure = found and (found[1] or "").lower() == "sips"
+    if not found or (secure and transport in ("udp", "tcp")) or int(found[3] or 0) > 65535:
+        raise ValueError("expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
+    host = canonical(found[2][1:-1]) if found[2].startswith("[") else found[2]
+    return host, int(found[3] or 0), "tls" if secure else transport
 
 
 def is_loopback(host: str) -> bool:

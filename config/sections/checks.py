@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from config.addresses import is_loopback, parse_tcp
+from config.addresses import is_loopback, parse_registrar, parse_tcp
 from config.errors import ConfigError
 
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 MAX_VERBS_BYTES = 4000
 """The longest `twilio.then`: Twilio refuses TwiML beyond 64 kB."""
 
@@ -99,3 +101,15 @@ def check_tcp(key: str, text: str) -> None:
         parse_tcp(text)
     except ValueError:
         raise ConfigError(key, text, "expected tcp://HOST:PORT") from None
+
+
+def check_registrar(key: str, text: str, *, four: bool, six: bool) -> None:
+    """Check the SIP URI of a registrar or a proxy. `four`, `six`: addresses of IPv4, of IPv6 can be reached."""
+    try:
+        host, _, _ = parse_registrar(text)
+    except ValueError as error:
+        raise ConfigError(key, text, str(error)) from None
+    if not six and ":" in host:
+        raise ConfigError(key, text, "cannot be reached without sip.host6")
+    if not four and _IPV4.fullmatch(host):
+        raise ConfigError(key, text, "cannot be reached without sip.host")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from config.errors import ConfigError
-from config.sections.checks import check_address, check_network, check_tls, check_unique
+from config.sections.checks import check_address, check_network, check_registrar, check_tls, check_unique
 from config.sections.section import Port, Positive, Reloadable, Role, Seconds, Secret, Section
 
 HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:\s]+)(?::([0-9]{1,5}))?")
@@ -166,6 +166,11 @@ class Sip(Section, frozen=True, kw_only=True):
             check_address(f"{key}.{name}", getattr(self, name), 6 if name.endswith("6") else 4)
         if self.stun and not ((found := HOST_PORT.fullmatch(self.stun)) and 0 < int(found[2] or 1) < 65536):
             raise ConfigError(f"{key}.stun", self.stun, "expected HOST or HOST:PORT")
+        four, six = bool(self.host) or not self.enabled, bool(self.host6) or not self.enabled
+        for index, account in enumerate(self.accounts):
+            uris = [("registrar", account.registrar), *(("backups", each) for each in account.backups)]
+            for name, uri in [*uris, ("proxy", account.proxy or account.registrar)]:
+                check_registrar(f"{key}.accounts[{index}].{name}", uri, four=four, six=six)
         if self.enabled and not (self.host or self.host6):
             raise ConfigError(f"{key}.host", "", f"must not be empty without {key}.host6")
         check_tls(key, self.tls_cert, self.tls_key)

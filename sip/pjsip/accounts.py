@@ -98,10 +98,7 @@ class RegisteredAccount(Account):
         line: str = "",
     ) -> None:
         """`families`: by which it may register; `keepalive_s`: between two line ends that keep a NAT open for UDP;
-        `line`: tells its Contact from that of another account with the same user.
-
-        Raises ConfigError.
-        """
+        `line`: tells its Contact from that of another account with the same user."""
         name = settings.name or settings.user
         super().__init__(name, on_invite)
         self._settings = settings
@@ -117,12 +114,12 @@ class RegisteredAccount(Account):
         """Clear while the registration is being taken back."""
         self.left.set()
         self._families, self._keepalive_s = families, keepalive_s
-        self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
+        self.registrars = [Registrar.parse(uri) for uri in (settings.registrar, *settings.backups)]
         self.instance = ""
         """Set before it registers; "": PJSIP names the machine, and two workers there have one binding."""
         self.transports: Collection[str] = ("udp", "tcp")
         """NAPTR and SRV records choose one of these."""
-        self.proxy = Registrar.parse(settings.proxy, families, key="sip.accounts.proxy") if settings.proxy else None
+        self.proxy = Registrar.parse(settings.proxy) if settings.proxy else None
         self._located: dict[Registrar, tuple[SipServer, ...]] = {}
         hosts = frozenset(registrar.host.lower() for registrar in self.registrars)
         self.called = CalledAccount(name, settings.user, hosts, line)

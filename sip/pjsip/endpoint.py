@@ -46,11 +46,9 @@ class SipEndpoint:
         trusted: tuple[str, ...] = LOOPBACK,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Raises ConfigError for a bad registrar.
-
-        `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call; `ready()`:
-        whether calls should be sent here. While it is False OPTIONS is answered 503, as when calls are refused.
-        """
+        """`detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call;
+        `ready()`: whether calls should be sent here. While it is False OPTIONS is answered 503, as when calls are
+        refused."""
         sip, self._settings = settings.sip, settings.sip
         self._access = AccessList(sip.allow, trusted=trusted)
         self._addresses = OwnAddresses(sip)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from config import ConfigError
-from config.addresses import SOCKETS, Family, bracketed, canonical, family_of
+from config.addresses import SOCKETS, Family, bracketed, canonical, family_of, parse_registrar
 from sip.pjsip.server_location import Location, SipServer, default_port, locate
 
 _BASE_S = 4.0
@@ -20,13 +18,6 @@ _REFUSED_S = 30.0
 _MAX_S = 120.0
 _NEXT_S = 0.5
 MAX_RETRY_AFTER_S = 3600
-_URI = re.compile(
-    r"(?:(sips?):)?(?:[^@]*@)?([^@:;>\[\]\s]+|\[[0-9a-f.]*:[0-9a-f:.]*\])(?::([0-9]{1,5}))?(?:;transport=(udp|tcp|tls))?",
-    re.IGNORECASE,
-)
-
-
-_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +31,9 @@ class Registrar:
     """"": it has none, and the DNS decides."""
 
     @classmethod
-    def parse(
-        cls, text: str, families: Sequence[Family] = ("IP4", "IP6"), *, key: str = "sip.accounts.registrar"
-    ) -> Registrar:
-        """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme; `sips:` is TLS. Raises ConfigError.
-
-        `families`: of ours; an address of another one cannot be reached. `key`: the setting that `text` is from.
-        """
-        found = _URI.fullmatch(text.strip())
-        transport = (found[4] or "").lower() if found else ""
-        secure = found and (found[1] or "").lower() == "sips"
-        if not found or (secure and transport in ("udp", "tcp")) or int(found[3] or 0) > 65535:
-            raise ConfigError(key, text, "expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
-        kind: Any = "tls" if secure else transport
-        host = found[2]
-        if host.startswith("["):
-            try:
-                host = canonical(host[1:-1])
-            except ValueError:
-                raise ConfigError(key, text, "expected an IPv6 address in the brackets") from None
-        literal = ":" in host or _IPV4.fullmatch(host)
-        if literal and family_of(host) not in families:
-            needed = "sip.host6" if ":" in host else "sip.host"
-            raise ConfigError(key, text, f"cannot be reached without {needed}")
-        return cls(host, int(found[3] or 0), kind)
+    def parse(cls, text: str) -> Registrar:
+        host, port, transport = parse_registrar(text)
+        return cls(host, port, transport)
 
     def __str__(self) -> str:
         port = f":{self.port}" if self.port else ""
@@ -80,7 +50,7 @@ class Registrar:
 
     async def locate(self, families: Sequence[Family], transports: Collection[str] = ("udp", "tcp")) -> Location:
         """The servers of a registrar: those of a name by RFC 3263, the addresses of each with IPv4 first and sorted, so
-        that the choice is stable. None when there are none, or nobody to ask. `transports`: those that can be used.
+        that the choice is stable. None when there are none, or nobody to ask.
 
         `transports`: those that can be used.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from config import ConfigError, Settings
-from config.addresses import bracketed, parse_tcp
+from config.addresses import bracketed, parse_registrar, parse_tcp
 from config.certificates import client_context
 from mediaworker.cli.checks.finding import Finding, failed, good, warning
 from mediaworker.cli.terminal import trust
@@ -21,19 +21,14 @@ MOST_BYTES = 65536
 
 
 def registrars(settings: Settings) -> Iterator[Finding]:
-    """Whether each is a SIP URI whose host has an address. None is asked: a registrar may count strangers."""
+    """Whether the host of each has an address. None is asked: a registrar may count strangers."""
     if not settings.sip.enabled:
         return
-    from sip.pjsip.registrar import Registrar
-
     for index, account in enumerate(settings.sip.accounts):
         for text in (account.registrar, *account.backups):
             key = f"sip.accounts[{index}]"
             try:
-                host = Registrar.parse(text).host
-                socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-            except ConfigError as error:
-                yield failed(key, str(error))
+                socket.getaddrinfo(parse_registrar(text)[0], None, type=socket.SOCK_DGRAM)
             except (OSError, UnicodeError) as error:
                 yield warning(key, f"{text}: {trust.reason(error)}")
             else:

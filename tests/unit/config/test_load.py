@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,6 +44,12 @@ def test_text_keys_take_text_as_it_is(text: str) -> None:
 
 
 USER = {"user": "phone", "password": "wonderland"}
+
+
+def registrar(uri: str, *, backups: Sequence[str] = (), proxy: str = "", **sip: str) -> dict[str, Any]:
+    return {"sip": {**sip, "accounts": [{"registrar": uri, "user": "a", "backups": backups, "proxy": proxy}]}}
+
+
 CORPUS = [
     ({"qwen": {"experimental": ["int8", "fp8"]}}, "qwen.experimental", ["int8", "take one of them"]),
     ({"asr": {"processes": 65}}, "asr.processes", ["65", "64"]),
@@ -85,6 +93,11 @@ CORPUS = [
     ({"sip": {"codecs": ["G729"]}}, "sip.codecs[0]", ["'G729'", "'PCMU'"]),
     ({"sip": {"accounts": [{"user": "a"}]}}, "sip.accounts[0].registrar", ["required"]),
     ({"sip": {"accounts": [ACCOUNT, {**ACCOUNT, "one_worker": True}]}}, "sip.accounts[1].one_worker", ["cluster.nats"]),
+    (registrar("sips:a;transport=udp"), "sip.accounts[0].registrar", ["'sips:a;transport=udp'", "expected sip:HOST"]),
+    (registrar("sip:a", backups=["tel:a"]), "sip.accounts[0].backups", ["'tel:a'", "expected sip:HOST"]),
+    (registrar("sip:a", proxy="sip:a b"), "sip.accounts[0].proxy", ["'sip:a b'", "expected sip:HOST"]),
+    (registrar("sip:[2001:db8::1]"), "sip.accounts[0].registrar", ["without sip.host6"]),
+    (registrar("192.0.2.1", host="", host6="::"), "sip.accounts[0].registrar", ["without sip.host"]),
     ({"twilio": {"auth_token": "t"}}, "twilio.public_url", ["required"]),
     ({"twilio": {"stream_url": "https://x"}}, "twilio.stream_url", ["wss://"]),
     ({"twilio": {"public_url": "wss://x"}}, "twilio.public_url", ["must start with https://"]),
