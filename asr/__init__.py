@@ -11,7 +11,7 @@ One utterance goes this way:
 4. `inference.inference.Inference` has the engine's side of it (`inference.utterances.ServedUtterance`), and
    orders its request among the others with `scheduling.scheduler.Scheduler`.
 5. `engines.interface.Engine` does one step for the most urgent requests, on what it holds of each: its own session.
-6. `text` cleans what the engine said, and a `utterance.Hypothesis` goes back over the link to the recognizer, which
+6. `text` cleans the engine's answer, and a `utterance.Hypothesis` goes back over the link to the recognizer, which
    delivers it if it is still wanted.
 
 Importing `asr.client.recognizer` loads no engine. `errors` draws the tree of errors.

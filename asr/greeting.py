@@ -1,4 +1,4 @@
-"""How a worker and an engine server show each other that both know `cluster.token`, without telling it. No I/O.
+"""Lets a worker and an engine server show each other that both know `cluster.token`, which neither sends. No I/O.
 
 The worker sends a nonce, the server one of its own, the worker proves the token, and then the server does. Each proof
 is an HMAC (RFC 2104) over both nonces, the side that it comes from, and both ends of the TCP connection as that side
@@ -28,7 +28,8 @@ def nonce() -> bytes:
 
 @lru_cache(maxsize=4)
 def key_of(token: str) -> bytes:
-    """Takes some hundredths of a second, so that whoever has seen a proof cannot try many tokens."""
+    """The key of the proofs. It costs some hundredths of a second, so that whoever has seen a proof cannot try
+    many tokens."""
     return hashlib.scrypt(token.encode("utf-8", "replace"), salt=b"mediaworker cluster.token", n=2**13, r=8, p=1)
 
 

@@ -1,17 +1,17 @@
-"""A language model that hears noise may say the same for ever. Nobody does: generation ends there."""
+"""A language model may repeat the same tokens over noise for ever. No speaker does: generation ends there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LONGEST = 12
-"""Tokens of a pattern."""
+"""The most tokens of a pattern."""
 TIMES = 8
-"""It has been said in a row; a single token twice as often, for numbers have many zeros."""
+"""A pattern is a loop when it comes so often in a row; a single token twice as often, for numbers have many zeros."""
 
 
 def pattern(tokens: Sequence[int]) -> list[int]:
-    """What the answer so far says again and again at its end; empty: it is in no loop."""
+    """The tokens that the answer so far repeats at its end; empty when it is in no loop."""
     for size in range(1, LONGEST + 1):
         times = 2 * TIMES if size == 1 else TIMES
         if len(tokens) < size * times:
@@ -25,12 +25,12 @@ def pattern(tokens: Sequence[int]) -> list[int]:
 
 
 def is_loop(tokens: Sequence[int]) -> bool:
-    """Whether the answer so far ends in a loop."""
+    """True when the answer so far ends in a loop."""
     return bool(pattern(tokens))
 
 
 def once(tokens: Sequence[int]) -> list[int]:
-    """An answer that ends in a loop with the loop said once."""
+    """The answer with the loop at its end only once."""
     again = pattern(tokens)
     end = len(tokens)
     while again and list(tokens[end - 2 * len(again) : end]) == 2 * again:

@@ -1,4 +1,4 @@
-"""Where and how an engine computes, for the log, `/readyz` and metrics."""
+"""The device of an engine and how it computes, for the log, `/readyz` and metrics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Runtime:
     0."""
 
     device: str = "cpu"
-    """As torch names it: `cpu`, `cuda`, `cuda:1`."""
+    """The name that torch has for it: `cpu`, `cuda`, `cuda:1`."""
     device_name: str = ""
     """The name of the GPU."""
     dtype: str = ""
     attention: str = ""
-    """As in `asr.attention`: the one that is used."""
+    """The attention that is used."""
     graphs: bool | None = None
     """CUDA graphs are used; None: the engine knows none."""
     self_check: str = ""

@@ -1,4 +1,4 @@
-"""An utterance's bytes as samples."""
+"""Decodes an utterance's bytes, and measures how loud they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decode(format: Format, audio: bytes) -> npt.NDArray[np.int16]:
 class Loudness:
     """RMS per 100 ms of an utterance, counted from its start, so that it does not depend on how the bytes arrive.
 
-    Nothing is measured behind the first window that is as loud as `enough_dbfs`: for who asks no further.
+    Nothing is measured behind the first window that is as loud as `enough_dbfs`: no caller asks further.
     """
 
     __slots__ = ("_dbfs", "_enough_dbfs", "_format", "_pending", "_window_bytes")
@@ -72,7 +72,7 @@ class Wideband:
         self._rest = b""
 
     def feed(self, data: bytes) -> npt.NDArray[np.float32]:
-        """→ float32 in [-1, 1) at 16 kHz. Half of a sample waits for the other."""
+        """The samples of the next bytes: float32 in [-1, 1) at 16 kHz. Half of a sample waits for the other."""
         if self._upsampler is not None:
             return self._upsampler.feed(decode(self._format, data))
         data = self._rest + data

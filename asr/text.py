@@ -1,4 +1,4 @@
-"""What is done to an engine's words before anybody sees them. Pure functions over strings."""
+"""Cleans an engine's text before anybody sees it, by pure functions over strings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LOOP_MIN_CHARS = 40
 LOOP_REPEATS = 20
 LOOP_PATTERN_CHARS = 20
 DIGITS_KEPT = 64
-"""A loop without letters (`1000…0`, `12 12 12 …`) may be a number that was said: so much of it is kept."""
+"""A loop without letters (`1000…0`, `12 12 12 …`) may be a spoken number: this many characters of it are kept."""
 WORDS_PER_S = 8.0
 """Nobody talks faster: more words than this are not from the audio."""
 QUIET_DBFS = -50.0
 """Loudest 100 ms of an utterance that holds no speech: idle line noise is at −60 to −70 dBFS, a whisper above −45."""
 SILENT_DBFS = -56.0
-"""Below it there was nothing to hear, whatever the engine makes of it."""
+"""Audio below this holds no speech, whatever the engine makes of it."""
 ECHO_MIN_WORDS = 4
-"""In loud audio an echo of the context must be the whole context and at least this long: names alone may be said."""
+"""The fewest words of an echo in loud audio, which must be the whole context: names alone may be spoken."""
 
 _TAGGED = re.compile(r"language[ \t]+([^<>\n]{1,40}?)\s*<asr_text>", re.IGNORECASE)
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>|</?asr_text>")
@@ -57,11 +57,11 @@ def parse_output(raw: str, forced: str = "") -> tuple[str, str]:
 
 
 def cut_repetitions(text: str) -> str:
-    """Cut the loops a language model falls into: a run of one character, or a pattern of up to 20 characters said 20
+    """Cut the loops a language model falls into: a run of one character, or a pattern of up to 20 characters 20
     times in a row, becomes one copy. Runs without letters keep their first 64 characters, since a long number may have
-    been said. Not prefix-stable: for live text an engine stops generating instead.
+    been spoken. Not prefix-stable: for live text an engine stops generating instead.
     """
-    # The searches cost more than all else here. What is said 20 times has characters that are there 20 times, and the
+    # The searches cost more than all else here. What comes 20 times has characters that are there 20 times, and the
     # only ones that any text has so often are spaces, of which there are no two in a row.
     if len(text) < LOOP_REPEATS or "  " not in text and not _often(text):
         return text
@@ -80,7 +80,7 @@ def _one_copy(found: re.Match[str]) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Texts said one after the other, as one: with a space in between where the script has spaces."""
+    """Consecutive texts as one, with a space in between where the script has spaces."""
     whole = ""
     for part in map(str.strip, parts):
         if whole and part and not (_tight(whole[-1]) and _tight(part[0])):
@@ -90,7 +90,7 @@ def joined(parts: Iterable[str]) -> str:
 
 
 def without_first_word(text: str) -> str:
-    """What is left of it, from its second word on."""
+    """The text from its second word on."""
     found = _WORD.search(text)
     if found is None:
         return text
@@ -104,7 +104,7 @@ def _tight(character: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the audio itself says about whether anybody spoke."""
+    """The evidence of the audio itself for or against speech."""
 
     seconds: float
     peak_dbfs: float
@@ -128,19 +128,19 @@ def words(text: str) -> list[str]:
 
 
 def is_echo(text: str, source: str, evidence: Evidence) -> bool:
-    """Whether `text` comes out of `source` (the context or hotword list, or the previous transcript) and not out of
+    """True when `text` comes out of `source` (the context or hotword list, or the previous transcript) and not out of
     the audio: its words stand in the source in this order, and the audio is too quiet or too short for them.
     """
-    heard, given = words(text), words(source)
-    if not heard or not given or not _stands_in(heard, given):
+    spoken, known = words(text), words(source)
+    if not spoken or not known or not _stands_in(spoken, known):
         return False
-    return evidence.quiet or len(heard) > WORDS_PER_S * evidence.seconds + 1
+    return evidence.quiet or len(spoken) > WORDS_PER_S * evidence.seconds + 1
 
 
 def is_recital(text: str, context: str, evidence: Evidence) -> bool:
-    """Whether `text` is the context: an echo, or all of it word by word, which no caller says."""
-    heard, given = words(text), words(context)
-    return is_echo(text, context, evidence) or (len(given) >= ECHO_MIN_WORDS and heard == given)
+    """True when `text` is the context: an echo, or all of it word by word, which no caller speaks."""
+    known = words(context)
+    return is_echo(text, context, evidence) or (len(known) >= ECHO_MIN_WORDS and words(text) == known)
 
 
 def _stands_in(part: list[str], whole: list[str]) -> bool:
@@ -161,7 +161,7 @@ def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidenc
 
 
 def takes_back(previous: str, current: str) -> bool:
-    """Whether a word of `previous` is another one in `current`, or gone; case and punctuation may change."""
+    """True when a word of `previous` is another one in `current`, or gone; case and punctuation may change."""
     before = words(previous)
     return words(current)[: len(before)] != before
 
@@ -192,7 +192,7 @@ def _agreed(previous: str, current: str) -> int:
 
 
 def _boundary(text: str, at: int) -> bool:
-    """Whether a word ends right before `at` (> 0)."""
+    """True when a word ends right before `at` (> 0)."""
     if text[at - 1].isspace():
         return False
     if at == len(text) or not (text[at].isalnum() or text[at] in "'’-"):

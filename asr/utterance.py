@@ -1,4 +1,4 @@
-"""What is said and what was heard: the two values that cross the border of this package."""
+"""Utterance and hypothesis: the two values that cross the border of this package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Utterance:
     """Its span, as W3C Trace Context writes it; empty: it is not traced. The engine makes nothing of it."""
 
     def sayable(self) -> Utterance:
-        """Without lone surrogates, which a peer's bytes that are no UTF-8 become: they cannot be told to the engine."""
+        """Without lone surrogates, which a peer's bytes that are no UTF-8 become: they cannot be sent to the engine."""
         fields = (self.language, self.context, self.previous)
         language, context, previous = (field.encode("utf-8", "replace").decode() for field in fields)
         return replace(self, language=language, context=context, previous=previous)
@@ -52,12 +52,12 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """When a word of a final was said."""
+    """A word of a final and its time."""
 
     word: Annotated[str, Meta(max_length=MAX_TEXT)]
-    """As it stands in the text, without punctuation around it."""
+    """The word as it stands in the text, without punctuation around it."""
     start_ms: int
-    """From the utterance's first byte of audio."""
+    """Milliseconds from the utterance's first byte of audio."""
     end_ms: int
     confidence: float
     """Probability of the less certain of the two times."""
@@ -65,7 +65,7 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What an engine makes of an utterance so far, as the answer to the request with this `revision`."""
+    """The text of an utterance so far, as the engine's answer to the request with this `revision`."""
 
     utterance_id: str
     revision: int
@@ -79,30 +79,30 @@ class Hypothesis:
     store what precedes it. Of a final: the whole text."""
     final: bool
     error: str | None = None
-    """Why a final has no text: the engine failed on this utterance."""
+    """The reason why a final has no text: the engine failed on this utterance."""
     queue_s: float = 0.0
-    """How long the request waited before the engine began with it."""
+    """The seconds that the request waited before the engine began with it."""
     died: bool = False
     """The inference process ended over it and others, and which of them was to blame is not known: asked for alone, it
     may go well."""
     refused: bool = False
-    """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance, or takes
-    less audio."""
+    """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance, or
+    accepts less audio."""
     words: Annotated[tuple[TimedWord, ...], Meta(max_length=MAX_TEXT)] = ()
-    """Those of a final whose engine says when they were said, if `Utterance.words` asks for that."""
+    """The words of a final with their times, if `Utterance.words` asks for them and the engine has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """When the words of an utterance's final were said, in their order; no words when that could not be told."""
+    """The words of an utterance's final in their order with their times; no words when these could not be found."""
 
     utterance_id: str
     revision: int
     words: Annotated[tuple[TimedWord, ...], Meta(max_length=MAX_TEXT)]
     error: str | None = None
-    """Why there are none."""
+    """The reason why there are no words."""
     queue_s: float = 0.0
-    """How long it waited before it was begun with."""
+    """The seconds that the alignment waited before the aligner began with it."""
     died: bool = False
     """See `Hypothesis.died`."""
 

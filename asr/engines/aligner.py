@@ -32,7 +32,7 @@ class Aligner(Protocol):
 
     languages: tuple[str, ...]
     longest_s: float
-    """The longest utterance that it takes."""
+    """The length of the longest utterance that can be aligned."""
     together_s: float
     """The utterances of one step are this long together at most; one that is longer goes alone. A final waits for no
     more than a step."""

@@ -1,5 +1,5 @@
-"""How many inference processes there are, what device each computes on, and its share of the cores. Loads nothing:
-whether torch can use a GPU is for the inference process to say."""
+"""The number of inference processes, and the device and the share of the cores of each. Nothing is loaded: only the
+inference process knows whether torch can use a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CORES_PER_PROCESS = 4
 
 
 def has_gpu() -> bool:
-    """Whether a driver shows one."""
+    """True when a driver shows a GPU."""
     return any(node.exists() for node in GPU_NODES)
 
 
@@ -61,7 +61,7 @@ def cpu_flags() -> set[str]:
 
 
 def free_memory_bytes() -> int:
-    """The memory that this machine could give, or the container as far as its limit goes."""
+    """The memory that is available on this machine, or below the limit of its container."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     with contextlib.suppress(OSError, ValueError):  # no limit: the file says `max`

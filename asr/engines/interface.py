@@ -105,7 +105,7 @@ class Engine(Protocol):
         """Committed or cancelled; its state goes."""
 
     def runnable(self, request: Request) -> bool:
-        """Whether `step` could work on it now (a KV slot is free or its own)."""
+        """True when `step` could work on the request now (a KV slot is free or its own)."""
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """One bounded piece of work. Raises EngineError, EngineExhausted."""

@@ -27,14 +27,14 @@ class Plugin(Protocol):
     languages: tuple[str, ...]
     """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""
     words: bool
-    """The engine's answers say when each word was said, so that `asr.word_timestamps` needs no aligner."""
+    """The engine's answers have the times of their words, so that `asr.word_timestamps` needs no aligner."""
 
     def about(self, asr: Asr) -> str:
         """A phrase for the log line that says which engine serves."""
 
     def missing(self, asr: Asr) -> str | None:
-        """Why the engine cannot run on this machine, and what to do about it; None when it can. A quick look at what is
-        installed and at the file system; nothing is loaded."""
+        """The reason why the engine cannot run on this machine, and what to do about it; None when it can. Only the
+        installed packages and the file system are checked; nothing is loaded."""
 
     def create(self, asr: Asr, qwen: Qwen) -> Engine:
         """Build the engine, in the inference process: imports belong in here. `qwen` are the settings of the engine of
@@ -75,12 +75,12 @@ def find(name: str) -> Plugin:
 
 
 def about(name: str, asr: Asr) -> str:
-    """As `Plugin.about`. Raises ConfigError."""
+    """The phrase of `Plugin.about`. Raises ConfigError when the plug-in fails."""
     return _ask(name, lambda plugin: plugin.about(asr))
 
 
 def missing(name: str, asr: Asr) -> str | None:
-    """As `Plugin.missing`. Raises ConfigError."""
+    """The reason of `Plugin.missing`. Raises ConfigError when the plug-in fails."""
     return _ask(name, lambda plugin: plugin.missing(asr))
 
 

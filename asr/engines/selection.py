@@ -1,5 +1,5 @@
-"""Which engine serves, why, and how to get another. Loads none: see `asr.engines.plugin` for where engines are
-found."""
+"""Selects the engine that serves, with the reason and the way to another. No engine is loaded: `asr.engines.plugin`
+finds them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Timing:
     languages: tuple[str, ...]
-    """The languages in which the words of a final get times; empty: nobody tells them."""
+    """The languages in which the words of a final get times; empty when nothing times them."""
     reason: str
     """One line; empty when nobody asked."""
 
 
 def select(settings: Asr) -> Selection:
-    """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads.
+    """The engine that `asr.engine` means on this machine. `auto` chooses from what is installed and never downloads.
 
     Raises ConfigError when there is no engine of that name, or when it cannot run here.
     """
@@ -74,7 +74,7 @@ def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
 
 
 def missing(engine: str, settings: Asr) -> ConfigError | None:
-    """The reason why the engine could not start now: a look at the file system, nothing is loaded."""
+    """The reason why the engine could not start now; only packages and files are checked, and nothing is loaded."""
     if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
         return lacking
     try:

@@ -1,4 +1,4 @@
-"""Where a model's files are on this machine. Looks and never downloads; imports nothing heavy."""
+"""Finds a model's files on this machine. It never downloads, and imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def fingerprint(model: str) -> tuple[tuple[str, int, int], ...]:
-    """Which files they are: path, size and time of each. Another one after an update; empty when they are not here."""
+    """The path, size and time of each file of the model, which change with an update; empty when it is not here."""
     folder = find(model)
     if folder is None:
         return ()
@@ -73,7 +73,7 @@ class Record:
 
 
 def recorded(model: str, environ: Mapping[str, str] = os.environ) -> Record | None:
-    """None when nothing was pulled, or what was noted of it cannot be read."""
+    """The record of this model; None when nothing was pulled, or its record cannot be read."""
     try:
         found = json.loads((_kept(model, environ) / RECORD).read_text(encoding="utf-8"))
         revision, sizes = found["revision"], found["bytes"]
@@ -94,7 +94,7 @@ def record(model: str, snapshot: Path, environ: Mapping[str, str] = os.environ) 
 
 
 def _whole(snapshot: Path) -> bool:
-    """Whether its download has ended: every file is linked into the snapshot when it is complete."""
+    """True when the download has ended: every file is linked into the snapshot when it is complete."""
     try:
         parts = set(json.loads((snapshot / "model.safetensors.index.json").read_text())["weight_map"].values())
     except OSError:

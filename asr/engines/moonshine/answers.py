@@ -3,12 +3,12 @@
 A partial is likely to go on as the partial before it did there. Prompt lookup decoding (Saxena, 2023) makes a guess of
 that: it costs no network of its own, and one call verifies all of it.
 
-An answer may not be a loop, nor have more words than anybody can say.
+An answer may not be a loop, nor have more words than anybody can speak.
 
 At its end the audio of a partial breaks off in the middle of a word, and what the model makes of that is often another
 word a moment later. So a reader gets to see a word when two hypotheses in a row have had it, early in an utterance only
-if the model is sure of it or three have had it; it is taken back only when so many agree on another one. A pause of the
-speaker ends the last word, and everything is shown, unless it takes a word back: then the final will have it, if the
+if the model is sure of it or three have had it; it is replaced only when so many agree on another one. A pause of the
+speaker ends the last word, and everything is shown, unless that replaces a word: then the final will have it, if the
 utterance ends here.
 """
 
@@ -25,7 +25,7 @@ GUESSED = 8
 SHORTEST_S = 0.4
 """The model makes up a word for less audio than this."""
 TOKENS_PER_S = 6.5
-"""Nobody says more: the model's authors end an answer there, and the fastest of 280 recorded prompts has 5.9."""
+"""Nobody speaks faster: the model's authors end an answer there, and the fastest of 280 recorded prompts has 5.9."""
 TOKENS_MORE = 4
 _PLAIN = re.compile(r"[^\w']+")
 _TAIL = re.compile(r"[\s.,;:!?…-]+$")
@@ -47,14 +47,14 @@ def longest(samples: int) -> int:
 
 
 def is_over(tokens: Sequence[int], limit: int) -> bool:
-    """Whether an answer that goes on may not."""
+    """True when an answer that has not come to its end may not go on."""
     return len(tokens) >= limit or is_loop(tokens)
 
 
 def believable(tokens: Sequence[int], limit: int) -> list[int]:
     """The part of an answer that is shown: a repetition at its end is shown once.
 
-    Somebody may say a word three times, so what is repeated counts as a loop only in an answer that did not come to an
+    A speaker may repeat a word three times, so a repetition counts as a loop only in an answer that did not come to an
     end by itself.
     """
     if not is_over(tokens, limit):
@@ -105,7 +105,7 @@ class Shown:
         return len(self._shown)
 
     def pause(self, text: str) -> bool:
-        """A hypothesis about audio that ends in a pause; whether it can be shown without taking a word back."""
+        """A hypothesis about audio that ends in a pause; True when it can be shown without replacing a word."""
         words = text.split()
         if agreed(words, self._shown) < len(self._shown):
             return False
@@ -125,7 +125,7 @@ class Shown:
         self._earlier, self._before = self._before, words
         if kept == len(self._shown):
             self._shown = words[: max(sure, kept)]
-        elif sure > kept:  # two in a row say something else
+        elif sure > kept:  # two in a row have another word
             self._shown = words[:sure]
         shown = " ".join(self._shown)
         # A full stop where the audio breaks off says nothing about the sentence.

@@ -24,7 +24,7 @@ STEP_S = 0.02
 class MoonshineEngine:
     """Implements `asr.engines.interface.Engine`.
 
-    A step gives the requests to the threads, the most urgent first; each works on one until it has its answer or the
+    A step hands the requests to the threads, the most urgent first; each works on one until it has its answer or the
     time is up, and goes on with the next. A call of the network takes 2 ms for a token, and for the encoder some 5 ms
     for each second of a piece, 125 at most: so long something more urgent may have to wait beyond `STEP_S`.
     """

@@ -1,8 +1,9 @@
 """The network: samples through the encoder, tokens through the decoder, one call at a time.
 
 Moonshine (Jeffries et al., 2024, arXiv:2410.15608) is a transformer from raw samples to text: convolutions make some 42
-vectors of a second of audio, the encoder attends over all of them, and the decoder says one token after the other. The
-weights are those of the package `moonshine-voice`, of which nothing else is used: its two networks run in onnxruntime.
+vectors of a second of audio, the encoder attends over all of them, and the decoder writes one token after the other.
+The weights are those of the package `moonshine-voice`, of which nothing else is used: its two networks run in
+onnxruntime.
 
 All utterances share the two sessions: `InferenceSession.run` may be called by several threads at once, and lets go of
 the GIL. A session computes with one thread, so that the threads of the engine are all there are.
@@ -31,7 +32,7 @@ _HEADS, _HEAD_SIZE = 8, 36
 _NOTHING = np.zeros((1, _HEADS, 0, _HEAD_SIZE), np.float32)
 
 Cache = dict[str, NDArray[np.float32]]
-"""Keys and values of the decoder, by the name under which it takes them: of what it has said, and of the audio."""
+"""Keys and values of the decoder, by the names of its inputs: those of its own tokens, and those of the audio."""
 
 
 class ModelError(AsrError):
@@ -81,7 +82,7 @@ class Tokens:
         return joined.decode("utf-8", "replace").replace(_SPACE, " ").strip()
 
     def first_words(self, tokens: Sequence[int], count: int) -> int:
-        """How many of the tokens make the first `count` words."""
+        """The number of tokens that make the first `count` words."""
         begun = 0
         for at, token in enumerate(tokens):
             begun += self._pieces[token].startswith(_SPACE.encode()) or at == 0
@@ -90,7 +91,7 @@ class Tokens:
         return len(tokens)
 
     def whole_words(self, tokens: Sequence[int], count: int) -> int:
-        """How many words lie within the first `count` tokens, to their ends."""
+        """The number of words that end within the first `count` tokens."""
         begins = [at == 0 or self._pieces[token].startswith(_SPACE.encode()) for at, token in enumerate(tokens)]
         return sum(begins[:count]) - (0 < count < len(tokens) and not begins[count])
 
@@ -123,7 +124,7 @@ class Model:
 
     def begin(self, audio: Encoded, tokens: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
         """Read the `tokens` from the beginning: logits of shape (1 + len(tokens), vocabulary), where row i is about
-        the token after the first i, and what the decoder remembers. Raises ModelError."""
+        the token after the first i, and the decoder's keys and values. Raises ModelError."""
         logits, *present = self._decode([BEGIN, *tokens], audio, self._first, self._begins)
         return logits[0], dict(zip(self._past, present, strict=True))
 
@@ -131,11 +132,11 @@ class Model:
         """Read more tokens: logits of shape (len(tokens), vocabulary), where row i is about the token after the first
         i + 1. Raises ModelError."""
         logits, *present = self._decode(tokens, audio, cache, self._goes_on)
-        # What is remembered of the audio stays: this branch of the network gives it back empty.
+        # The keys and values of the audio stay: this branch of the network returns them empty.
         return logits[0], cache | dict(zip(self._of_speech, present, strict=True))
 
     def keep(self, cache: Cache, count: int) -> Cache:
-        """Forget all that was said but its first `count` tokens."""
+        """The cache after the first `count` tokens."""
         return cache | {name: cache[name][:, :, : 1 + count] for name in self._of_speech}
 
     def _decode(self, tokens: Sequence[int], audio: Encoded, cache: Cache, outputs: Sequence[str]) -> list[Any]:

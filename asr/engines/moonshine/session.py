@@ -28,10 +28,10 @@ recorded prompts 6.9 % of the words are wrong with it, and 8.4 % without."""
 
 
 CLEARLY = 1.5
-"""In a partial another token takes the place of one that is shown when it is some four times as likely."""
+"""A token replaces one that a partial has shown when it is some four times as likely."""
 SURE, EARLY_S = 0.5, 1.3
-"""In the first partials, which come quickly one after the other, a word is shown when two in a row have it and each of
-its tokens is so likely, or when three have it. `EARLY_S`: of audio, the pre-roll included."""
+"""The first partials come quickly one after the other: of less than `EARLY_S` of audio, the pre-roll included, a word
+is shown when two in a row have it and each of its tokens is as likely as `SURE`, or when three have it."""
 
 
 @dataclass(slots=True)
@@ -75,12 +75,12 @@ class MoonshineSession:
         self._pending.append(audio)
 
     def begin(self, request: Request) -> None:
-        """Work on this one from now on; nothing happens when that has been so."""
+        """Work on this request from now on; nothing happens when the session already does."""
         if self._work is None or self._work.request is not request:
             self._work = _PendingAnswer(request, self._answer(request))
 
     def advance(self) -> bool:
-        """One call of the network, at most; whether the answer is there. Raises ModelError."""
+        """Make at most one call of the network. Returns True when the answer is there. Raises ModelError."""
         work = self._work
         assert work is not None, "no request"
         if work.answer is None:
@@ -190,7 +190,7 @@ class MoonshineSession:
 
 
 def _doubt(logits: NDArray[np.float32], tokens: Sequence[int], first: int) -> int | None:
-    """Which is the first of the tokens, from `first` on, that is unlikely; row i of the logits is about token i."""
+    """The place of the first unlikely token from `first` on; row i of the logits is about token i."""
     for at in range(first, len(tokens)):
         if np.exp(logits[at] - logits[at, tokens[at]]).sum() * SURE > 1:
             return at

@@ -1,4 +1,4 @@
-"""What the engine decides from the samples of an utterance: where somebody speaks, and where a long one is cut.
+"""Reads the samples of an utterance: where somebody speaks, and where a long utterance is cut.
 
 The model makes words of tones, clicks, music and noise as well. Calls and files are cut into utterances by Silero VAD,
 so the same detector matters here where they are not: for a client that cuts its audio itself, and for a short sound

@@ -1,4 +1,4 @@
-"""Connections to a transcription server: requests run in a thread of their own and can be given up at any time."""
+"""Connections to a transcription server: requests run in a thread of their own and can be cancelled at any time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TranscriptionClient:
             raise EngineUnusable(f"asr.url = {self._url!r}: {why}")
 
     def send(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
-        """Send a request; `wait` returns `mark` with its outcome. -> gives it up."""
+        """Send a request; `wait` returns `mark` with its outcome. The returned function cancels it."""
         future: Future[None] = asyncio.run_coroutine_threadsafe(self._send(mark, utterance, audio, lane), self._loop)
         return future.cancel
 

@@ -1,8 +1,8 @@
 """Recognition by a server elsewhere: requests are under way to it while the scheduler goes on choosing.
 
-A step starts the requests that there is room for, waits a moment, and returns what has been answered. What nobody wants
-any more is given up, and so is a partial that a final needs the place of. A server that is busy, or away, is asked
-again later, and less of it at once; one that fails is asked once more.
+A step starts the requests that there is room for, waits a moment, and returns what has been answered. A request that
+nobody waits for any more is cancelled, and so is a partial whose place a final needs. A server that is busy, or away,
+is asked again later, and less of it at once; one that fails is asked once more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asr.engines.openai.wire import Outcome, Recognised, RequestFailed, RequestS
 from asr.scheduling.request import Lane
 
 STEP_S = 0.01
-"""How long a step waits for answers: so late does a new request start, while others are under way."""
+"""A step waits this long for answers, so a new request starts so much later while others are under way."""
 ATTEMPTS = 2
 """A request that the server fails at is sent this many times."""
 ATTEMPTS_LOST = 12
@@ -26,7 +26,7 @@ lost with it (RFC 9112 section 9.6). A server may end over a request as well, an
 BUSY_S, BUSY_MAX_S = 0.5, 8.0
 """A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
 PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
-"""A request fails when a busy server has not taken it for as many times `asr.url_timeout_s`."""
+"""A request fails when a busy server has not accepted it for as many times `asr.url_timeout_s`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +35,12 @@ class _Attempt:
 
     request: Request
     since_s: float
-    """When it was first to be sent."""
+    """The time at which the request was first to be sent."""
     failures: int = 0
     lost: int = 0
     not_before_s: float = 0.0
     cancel: Callable[[], object] | None = None
-    """It is under way."""
+    """A function that cancels the request; None when it is not under way."""
     outcome: Outcome | None = None
 
 
@@ -49,7 +49,7 @@ class RemoteEngine:
 
     Args:
         parallel: the most requests that are under way at once; files have half of them at most.
-        partials: asked for as well, each with all that was said so far.
+        partials: partials are requested as well, each with all audio so far.
     """
 
     name = "openai"
@@ -58,7 +58,7 @@ class RemoteEngine:
         self.capabilities = Capabilities(batch=parallel, partials=partials)
         self._client, self._parallel, self._timeout_s = client, parallel, timeout_s
         self._room = float(parallel)
-        """How many the server is trusted with at once: half after it was busy, more with each answer."""
+        """The number of requests that the server gets at once: half after it was busy, more with each answer."""
         self._open: dict[str, tuple[Utterance, bytearray]] = {}
         self._attempts: dict[str, _Attempt] = {}
         self._not_before_s = 0.0
@@ -138,7 +138,7 @@ class RemoteEngine:
         attempt.cancel = self._client.send(attempt, utterance, bytes(audio[: request.end]), request.lane)
 
     def _make_room(self, request: Request, under_way: list[_Attempt]) -> bool:
-        """Give up the least urgent one, if a final is more urgent."""
+        """Cancel the least urgent request, if a final is more urgent."""
         last = max(under_way, key=lambda each: each.request.lane)
         if last.request.lane <= request.lane or last.cancel is None:
             return False
@@ -147,7 +147,7 @@ class RemoteEngine:
         return True
 
     def _failed(self, attempt: _Attempt) -> str:
-        """Why it is over; "": it is tried again."""
+        """The reason why the attempt is over; empty when it is tried again."""
         request, now_s, outcome = attempt.request, self._client.now_s(), attempt.outcome
         attempt.outcome = None
         if isinstance(outcome, ServerBusy):

@@ -33,7 +33,7 @@ class Recognised:
 
     text: str
     language: str
-    """ISO 639 code, or empty: most servers do not tell."""
+    """ISO 639 code, or empty: most servers do not name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ServerBusy:
 
     reason: str
     retry_s: float | None = None
-    """When, if it has said so."""
+    """The seconds that the server has asked to wait; None when it has not."""
     lost: bool = False
     """The connection broke off: the server may have ended over the request, or has turned it away before it was
     read."""
@@ -75,7 +75,7 @@ class Dialect:
     forced: bool = True
     """It goes on behind the tag of a language."""
     verbose: bool = True
-    """It knows the format `verbose_json`, which tells the language."""
+    """It knows the format `verbose_json`, which has the language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ def parse_response(
 
 
 def recognise(dialect: Dialect, route: str, model: str, status: int, body: bytes) -> str:
-    """Read the answer to `GET /models`, a route that not every server has. -> why the server is of no use, or ""."""
+    """Read the answer to `GET /models`, a route that not every server has. Returns the reason why the
+    server is of no use, or an empty string."""
     if status in (401, 403):
         return f"the server refuses asr.url_key ({status})"
     dialect.chat = route == "chat"
@@ -170,7 +171,7 @@ def _chat(dialect: Dialect, model: str, utterance: Utterance, file: bytes, lane:
 
 
 def _simpler(dialect: Dialect, request: HttpRequest, body: bytes) -> bool:
-    """Whether the server can do without the part that it does not understand; later requests leave it out."""
+    """True when the server can do without the part that it does not understand; later requests leave it out."""
     reason, sent = body.decode("utf-8", "replace").lower(), request.body or request.form
     if "priority" in sent and "priority" in reason:
         dialect.priority = False

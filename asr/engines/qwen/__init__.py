@@ -4,7 +4,7 @@ One request in eight steps, each with what comes out of it; the lengths are thos
 5 s of speech:
 
 1. `QwenEngine.append` keeps the bytes of the call's codec (`sound.py`): 40,000 bytes.
-2. `PageAllocator.allocate` gives the utterance the pages that its answer may need (`allocation.py`): 3 pages.
+2. `PageAllocator.allocate` allocates the pages that its answer may need (`allocation.py`): 3 pages.
 3. `compute_views` decodes, resamples and filters the new bytes on the device (`model/mel.py`): frames (500, 128).
 4. `Encoder.run` convolves each second of frames and lets windows of 8 s attend to themselves (`encoder.py`,
    `model/tower.py`): chunks (5, 13, 896), then embeddings (65, 1024).

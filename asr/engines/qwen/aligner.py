@@ -1,7 +1,8 @@
-"""Qwen3-ForcedAligner: one forward over audio and words says for each word the class of its start and of its end.
+"""Qwen3-ForcedAligner: one forward over audio and words classifies the start and the end of each word.
 
-The model reads `<|audio_start|>`, the audio, `<|audio_end|>`, and each word followed by two `<timestamp>`; what it says
-at these is a time in steps of 80 ms. The audio goes the way of the recogniser's: the same resampling, mel and encoder.
+The model reads `<|audio_start|>`, the audio, `<|audio_end|>`, and each word followed by two `<timestamp>`; its class at
+each of these is a time in steps of 80 ms. The audio goes the way of the recogniser's: the same resampling, mel and
+encoder.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from config.settings import Asr, Qwen
 log = structlog.get_logger("asr")
 LONGEST_S, LONGEST_CPU_S = 180.0, 30.0
 """The official package takes 180 s. A core takes 11 s for 30 s of audio with the published dimensions and answers
-nothing meanwhile: with more it would look as if it hung."""
+nothing meanwhile: with more the process would seem to hang."""
 TOGETHER_S = 30.0
 """A CPU gains nothing from more than one at a time."""
 WARM_UP = AlignRequest("PCMU", bytes(8000), "one two", "en")
@@ -100,7 +101,7 @@ class QwenAligner:
             rows.append(torch.cat([embedded[:1], audio, embedded[2:]]))
             places.append((ids == self._timestamp).nonzero()[:, 0] + len(audio) - 1)
             assert len(places[-1]) == 2 * len(words), "two times for each word"
-        # Attention looks back only: what fills up the shorter rows at their ends changes nothing before it.
+        # Attention is causal: what fills up the shorter rows at their ends changes nothing before it.
         hidden = self._text(inputs_embeds=pad_sequence(rows, batch_first=True), use_cache=False).last_hidden_state
         times = torch.cat([row[place.to(row.device)] for row, place in zip(hidden, places, strict=True)])
         chances = self._score(times).float().softmax(dim=-1).cpu()
@@ -112,7 +113,7 @@ class QwenAligner:
 
 def _words(placed: Sequence[PlacedWord], chances: Tensor, class_ms: float) -> tuple[TimedWord, ...]:
     times = monotone((chances.argmax(dim=-1).double() * class_ms).tolist())
-    # Of the class that a time has in the end: a repaired one is less certain than the model was of its own.
+    # A repaired time has the probability of its new class, and so is less certain than the model was of its own.
     classes = (torch.tensor(times) / class_ms).round().long()
     sure = chances.gather(1, classes[:, None])[:, 0].tolist()
     return tuple(
@@ -213,7 +214,7 @@ def _longest_rising(times: list[float]) -> list[int]:
 
 
 def build(asr: Asr, settings: Qwen) -> QwenAligner:
-    """Where and how precisely the recogniser would compute. Raises EngineUnusable."""
+    """Build the aligner on the device and with the precision of the recogniser. Raises EngineUnusable."""
     folder = weights.find(asr.aligner)
     if folder is None:
         raise EngineUnusable(weights.missing(asr.aligner))

@@ -18,7 +18,7 @@ from asr.scheduling.request import Request
 
 
 class PageAllocator:
-    """Gives the pages of a `KvCache` to sessions, and takes them from the least recently used ones.
+    """Allocates the pages of a `KvCache` to sessions, and evicts the least recently used ones.
 
     Args:
         frames: the number of mel frames of so many samples at 16 kHz.
@@ -33,13 +33,13 @@ class PageAllocator:
         """Utterances of the step that has been launched and not been collected."""
 
     def can_allocate(self, session: QwenSession, request: Request) -> bool:
-        """Whether `allocate` would succeed for this request alone. A live request always gets its pages."""
+        """True when `allocate` would succeed for this request alone. A live request always gets its pages."""
         if session.utterance.live or (lacking := self._lacking(session, request) - self._cache.free) <= 0:
             return True
         return self._choose(self._victims((session.utterance.id,)), lacking, live=False) is not None
 
     def allocate(self, work: Sequence[tuple[QwenSession, Request]]) -> list[bool]:
-        """Whether each session has all pages that the answer to its request may need, or gets them now.
+        """Allocate all pages that the answer to each request may need. Returns for each session whether it has them.
 
         Sessions that lose their pages forget what was on them. The most urgent request comes first.
         """
@@ -119,7 +119,7 @@ class Victims:
     def __init__(self, owners: Sequence[QwenSession], working: Collection[str], *, only: bool) -> None:
         self._only = only
         self._files: dict[str, bool] = {}
-        """Whether each file is idle."""
+        """Each file, and True when it is idle."""
         # Each step asks once what every owner does, however many pages are needed.
         self._calls: dict[str, None] = {}
         self._idle_calls: dict[str, None] = {}

@@ -1,6 +1,6 @@
 """The audio tower over growing utterances: what is finished is computed once, and many utterances share one pass.
 
-Convolutions look at seconds (chunks of 100 frames), attention at windows of some seconds and no further, so a finished
+Convolutions see seconds (chunks of 100 frames), attention sees windows of some seconds and no further, so a finished
 window has its final embeddings. Both depend on the loudest frame so far: as Whisper's (arXiv 2212.04356), the features
 are clamped to 8 powers of ten below it. When a louder frame comes, finished windows are computed anew for a
 final and not for a partial: anew for each partial, a call that grows louder would cost its whole audio at every word.

@@ -1,8 +1,8 @@
 """One forward of the text model for many utterances at different stages: prefill, verification and decoding mixed.
 
-All their new positions go through the layers as one sequence of tokens; only attention tells them apart. A forward
+All their new positions go through the layers as one sequence of tokens; only attention distinguishes them. A forward
 writes the keys and values of its rows to their pages and reads nothing but what is before each position. The session
-says how many of its positions are valid, so a rejected draft is taken back by a smaller number and no copy.
+says how many of its positions are valid, so a rejected draft is dropped by a smaller number and no copy.
 
 All that the device must know of a forward goes there in one copy, and only the most likely token after each position
 that was asked about comes back. With fixed shapes a forward is filled up to one of a few sizes by positions on the

@@ -1,7 +1,7 @@
 """Two models at once: a small one for partials, which are asked for all the time, and a large one for finals and files.
 
 Where both have the same tokens the last partial is a draft for the final: the large model verifies it in the forward
-that reads the audio, and writes only what it would say otherwise.
+that reads the audio, and writes only where its own answer differs.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class _Qwen:
         return f"{weights.find(asr.model)}{partials}"
 
     def missing(self, asr: Asr) -> str | None:
-        """The packages that are missing; `asr.engines.selection` looks for the weights."""
+        """The packages that are missing; `asr.engines.selection` checks the weights."""
         lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
         return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
 

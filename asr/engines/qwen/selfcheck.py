@@ -37,7 +37,7 @@ ATTENDED = ((0, 1), (299, 1), (63, 1), (64, 1), (0, 130), (17, 65), (200, 33), (
 """(positions before, new ones) of rows whose attention is compared by itself."""
 ATTENDED_WINDOWS = (1, 13, 64, 104, 77)
 ATTENDED_APART = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.03}
-"""As `LIMITS`, of attention alone. One position more or less among 300 is off by 0.06."""
+"""The limits, as `LIMITS`, of attention alone. One position more or less among 300 is off by 0.06."""
 LIMITS = {torch.float32: 0.01, torch.float16: 0.03, torch.bfloat16: 0.12}
 """Largest difference of a hidden state, relative to its length, that is put down to rounding. Measured on a CPU between
 two ways to compute the same, with three layers: 5e-6 in float32, 0.005 in float16, 0.012 in bfloat16. A wrong row is

@@ -141,7 +141,7 @@ class QwenSession:
             self._kept.append(window)
 
     def row(self, pages: Sequence[int], limit: int) -> PackedRow:
-        """The next positions, at most `limit`. The draft and the position before it, which say how the answer goes on,
+        """The next positions, at most `limit`. The draft and the position before it, after which the answer goes on,
         stay in one row even if they are more."""
         now = self.work
         assert now.input is not None

@@ -112,7 +112,7 @@ class Sound:
 def compute_views(
     front: FrontEnd, pages: FramePages, staging: Staging, ends: Sequence[tuple[Sound, int]]
 ) -> list[View]:
-    """The frames of each utterance's first samples, as many as its end says, at 16 kHz.
+    """The frames of each utterance's first samples, up to its end, at 16 kHz.
 
     The frames that are missing are computed in one pass for all utterances.
     """

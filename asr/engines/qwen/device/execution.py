@@ -81,7 +81,7 @@ class Staging:
 
     def __init__(self) -> None:
         self.waits = 0
-        """How often the host has waited for the device."""
+        """The number of times that the host has waited for the device."""
         self.waited_s = 0.0
         """The seconds that it has waited, all together."""
 
@@ -181,7 +181,7 @@ def for_device(device: torch.device, *, graphs: bool = True) -> Execution:
     torch for CUDA."""
     kernels = Kernels()
     if device.type == "cuda":
-        # It is chosen by version, generation and length of rows; what is left takes any of them.
+        # It is chosen by version, generation and length of rows; the other backends compute any of them.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if find_spec("triton") is not None:
             from asr.engines.qwen.device.triton_kernels import Triton

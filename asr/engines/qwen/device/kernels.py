@@ -42,7 +42,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Which positions of the audio see each other."""
+    """The windows of a pass: the positions of the audio that see each other."""
 
     cu_seqlens: Tensor
     """(windows + 1), int32: as in `Rows`."""
@@ -59,7 +59,7 @@ class Kernels:
 
     name = "sdpa"
     graphs = False
-    """Nothing but tensors tells one forward from another: it may be recorded."""
+    """Forwards differ in nothing but tensors: they may be recorded."""
 
     def plan(self, rows: Rows, count: int, group: int) -> Any:
         """Prepare what is the same in all layers of a forward of `count` positions. `group` heads of queries share a

@@ -1,4 +1,4 @@
-"""The memory of a device: how much the engine does at once and keeps by what there is room for, and how an error says
+"""The memory of a device: how much the engine does at once and keeps by what there is room for, and the errors
 that there is no more."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Shape:
     positions: int = POSITIONS
     """An utterance has at most this many: the prompt with its context, 13 a second of audio, and the answer."""
     page: int = PAGE
-    """Positions in a page of keys and values; the kernels of a GPU take a multiple of `PAGE`."""
+    """Positions in a page of keys and values; the kernels of a GPU need a multiple of `PAGE`."""
     batch: int = 16
     """Requests in a step at most."""
     batch_tokens: int = 128

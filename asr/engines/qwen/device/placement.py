@@ -1,4 +1,4 @@
-"""Which device and precision Qwen3-ASR computes with, and why it is not a GPU when it is none."""
+"""Chooses the device and the precision of Qwen3-ASR, and explains why the device is no GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def place(asr: Asr, settings: Qwen, folder: Path) -> tuple[str, torch.dtype]:
-    """Device and precision for the model in the folder, and torch told of both. Raises EngineUnusable."""
+    """The device and precision for the model in the folder, for which torch is set up. Raises EngineUnusable."""
     torch.set_num_threads(asr.threads or usual_threads())
     device = _device(_wanted(asr))
     kind: str = settings.dtype
@@ -35,7 +35,7 @@ def place(asr: Asr, settings: Qwen, folder: Path) -> tuple[str, torch.dtype]:
 
 
 def _has_bfloat16(device: str, folder: Path) -> bool:
-    """Whether this device has bfloat16: `torch.cuda.is_bf16_supported` asks the current one."""
+    """True when this device has bfloat16: `torch.cuda.is_bf16_supported` asks the current one."""
     if device == "cpu":
         return weights.size_bytes(folder) >= LARGE_BYTES and bool(BFLOAT16 & cpu_flags())
     return torch.version.hip is not None or torch.cuda.get_device_capability(torch.device(device)) >= (8, 0)

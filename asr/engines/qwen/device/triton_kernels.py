@@ -1,6 +1,6 @@
 """The layers' kernels for a GPU, in Triton: attention over pages where they lie, and what stands between the matrices.
 
-Everything that tells one forward from another is in tensors: where rows begin, how much each sees, and on which pages
+Everything in which forwards differ is in tensors: where rows begin, how much each sees, and on which pages
 its keys and values are. So a CUDA graph that was recorded for some number of positions holds for every mix of rows with
 as many, and a forward costs what its positions cost. Sums are in 32 bits, whatever the precision of the model.
 
@@ -88,7 +88,7 @@ def _rotate(  # type: ignore[no-untyped-def]
     projected, norms, cos, sin, slot_mapping, query, keys, values, eps,
     HEADS: tl.constexpr, FEWER: tl.constexpr, WIDTH: tl.constexpr, FILLED_HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Normalise the queries and keys of one position and rotate them by it (RoPE, arXiv 2104.09864), and put keys and
+    """Normalise the queries and keys of one position and rotate them by it (RoPE, arXiv 2104.09864), and store keys and
     values on their page."""
     at = tl.program_id(0).to(tl.int64)
     head, d = tl.arange(0, FILLED_HEADS), tl.arange(0, HALF)

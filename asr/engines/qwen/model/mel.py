@@ -1,7 +1,7 @@
 """Turns the bytes of calls into log-mel frames: many utterances at once, on the device that computes everything else.
 
-Bytes go down as they came, with as much before each stretch of frames as its filters look at: nothing of an utterance
-is kept here. What is made of them is what the model's own feature extractor makes of the whole utterance, except that
+Bytes go down as they came, with as much before each stretch of frames as its filters reach back: nothing of an
+utterance is kept here. They become what the model's own feature extractor makes of the whole utterance, except that
 frames are rows, (frames, 128), log10 of the power before the extractor's clamp at (maximum - 8), for the maximum may
 still grow.
 """
@@ -26,7 +26,7 @@ from audio.resample import MEMORY, TAPS
 _NOTHING = 256
 """The code of silence before the beginning."""
 _ALAW = 257
-"""Where the table of A-law begins, behind that of µ-law."""
+"""The index at which the table of A-law begins, behind that of µ-law."""
 
 TRANSFORMS = buckets(1 << 17)
 """Frames that a Fourier transform is of: up to the half hour of sound that a step may bring."""
@@ -35,7 +35,7 @@ BOTH_SIDES = np.concatenate([TAPS[::-1], TAPS]).astype(np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Frames `first` to `stop` of one utterance, which is heard up to `end`: there it is mirrored."""
+    """Frames `first` to `stop` of one utterance, which counts up to `end`: there it is mirrored."""
 
     audio: bytes | bytearray
     format: Format
@@ -52,7 +52,7 @@ class _Layout:
     codes: NDArray[np.int16]
     samples: NDArray[np.int16]
     inner: NDArray[np.int64]
-    """Where the frames begin that are whole."""
+    """The first sample of each frame that is whole."""
     edge: NDArray[np.int64]
     """The frames at an edge, (4, frames): the first sample, where sample 0 is, the end, and where the sound is
     mirrored."""
@@ -98,10 +98,10 @@ class FrontEnd:
         return self._compute(layout), layout.order
 
     def _lay_out(self, stretches: Sequence[Stretch]) -> _Layout:
-        """Lay out on the host what goes down, and where each frame looks."""
+        """Lay out on the host what goes down, and the samples of each frame."""
         half = self.size // 2
         first, stop, end = np.array([(each.first, each.stop, each.end) for each in stretches], np.int64).T
-        # What the frames look at: up to half a frame on either side, and what is mirrored at the beginning.
+        # The frames reach up to half a frame to either side, and to what is mirrored at the beginning.
         low = np.maximum(0, first * self.hop - half)
         high = np.minimum(end, np.maximum((stop - 1) * self.hop + half, half + 1))
         wide = np.array([each.format == "L16" for each in stretches])

@@ -33,7 +33,7 @@ class Prompt:
     head: tuple[int, ...]
     tail: tuple[int, ...]
     language: str
-    """ISO 639 code of the language that is forced; empty: the model says which it heard."""
+    """ISO 639 code of the language that is forced; empty: the model detects it."""
 
 
 class Prompts:

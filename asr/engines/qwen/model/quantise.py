@@ -1,7 +1,7 @@
 """Weights in 8 bits: the linear layers of the encoder and of the text model, which are nearly all that is multiplied.
 
-A row of weights has a scale of its own, found once; so has every row of activations, found on the spot. What is said
-of an utterance therefore does not depend on who else is in the step. No shape depends on data and nothing waits for
+A row of weights has a scale of its own, found once; so has every row of activations, found on the spot. The answer
+to an utterance therefore does not depend on the others in the step. No shape depends on data and nothing waits for
 the device, so all of it can be captured in a CUDA graph. Beside the product there is a kernel before it, and for
 integers one behind it: `Kernels.narrow` and `Kernels.widen`.
 
@@ -142,6 +142,7 @@ def check(kind: Kind, device: torch.device) -> None:
 
 
 def adds_in_32_bits(device: torch.device) -> bool:
-    """A CPU without VNNI adds pairs of products in 16 bits, and what does not fit is cut off without a word."""
+    """False for a CPU without VNNI: it adds pairs of products in 16 bits, and cuts off without an error what does not
+    fit."""
     rows = torch.full((GPU_ROWS, 64), 127, dtype=torch.int8, device=device)
     return bool((torch._int_mm(rows, rows.t()) == 64 * 127 * 127).all())
