@@ -110,14 +110,6 @@ class Evidence:
     peak_dbfs: float
     """RMS of the loudest 100 ms against full scale."""
 
-    @property
-    def quiet(self) -> bool:
-        return self.peak_dbfs < QUIET_DBFS
-
-    @property
-    def silent(self) -> bool:
-        return self.peak_dbfs < SILENT_DBFS
-
 
 def words(text: str) -> list[str]:
     """The words for comparing: case-folded, without punctuation; one per character in unspaced scripts."""
@@ -134,7 +126,7 @@ def is_echo(text: str, source: str, evidence: Evidence) -> bool:
     spoken, known = words(text), words(source)
     if not spoken or not known or not _stands_in(spoken, known):
         return False
-    return evidence.quiet or len(spoken) > WORDS_PER_S * evidence.seconds + 1
+    return evidence.peak_dbfs < QUIET_DBFS or len(spoken) > WORDS_PER_S * evidence.seconds + 1
 
 
 def is_recital(text: str, context: str, evidence: Evidence) -> bool:
@@ -150,7 +142,7 @@ def _stands_in(part: list[str], whole: list[str]) -> bool:
 def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidence) -> str:
     """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo or from silence. It is
     never longer than `MAX_TEXT`."""
-    if evidence.silent:
+    if evidence.peak_dbfs < SILENT_DBFS:
         return ""
     text = " ".join(cut_repetitions(text[:MAX_TEXT]).split())
     if context and is_recital(text, context, evidence):

@@ -301,7 +301,7 @@ class World:
         if work is None:
             return False
         had = set(self.engine.kv_cache._owners)
-        positions, windows = self.packed.positions, self.encoder.counters.windows
+        positions, windows = self.packed.positions, self.encoder.attended_windows
         self.packed.worked, self.encoder.worked = {}, []
         tower = {id(each.audio): name for name, each in self.engine._sessions.items()}
         out = self.inference.perform(work, self.now)
@@ -309,7 +309,7 @@ class World:
         assert len(failed) <= 1
         encoded = {tower[id(audio)]: count for audio, count in self.encoder.worked if count}
         assert sum(self.packed.worked.values()) == self.packed.positions - positions
-        assert sum(encoded.values()) == self.encoder.counters.windows - windows
+        assert sum(encoded.values()) == self.encoder.attended_windows - windows
         if not failed:  # a step in which an utterance is given up does nothing else
             self._check_work(work, {**encoded, **self.packed.worked})
         self._check_budget(work, encoded)

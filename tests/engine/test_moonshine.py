@@ -46,7 +46,7 @@ def engine() -> MoonshineEngine:
 def closed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "engine" in request.fixturenames:
-        assert not request.getfixturevalue("engine").open_utterances
+        assert not request.getfixturevalue("engine")._sessions
 
 
 def answer(engine: MoonshineEngine, revision: int, end: int, *, final: bool) -> str:

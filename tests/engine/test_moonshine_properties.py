@@ -204,7 +204,7 @@ def short_pieces() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    assert not any(engine(threads).open_utterances for threads in (1, 3))
+    assert not any(engine(threads)._sessions for threads in (1, 3))
 
 
 @pytest.mark.parametrize("threads", [1, 3])

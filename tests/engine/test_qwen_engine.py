@@ -135,10 +135,10 @@ def test_frozen_partials_do_not_reach_the_final(said: list[list[int]], monkeypat
     for revision, end in enumerate(range(8000, len(codes) + 1, 8000)):
         made.append("u", codes[end - 8000 : end])
         answer(made, Request("u", revision, Lane.PARTIAL, False, end, 0.0))
-    windows = made.encoder.counters.windows
+    windows = made.encoder.attended_windows
     answer(made, Request("u", 999, Lane.FINAL, True, len(codes), 0.0))
     check_said(said[-1], reference(), codes, made.prompts.build(), 16)
-    assert made.encoder.counters.windows - windows == 3, "all were made anew"
+    assert made.encoder.attended_windows - windows == 3, "all were made anew"
 
 
 @pytest.mark.parametrize("seconds", [1.9575, 15.5])
@@ -294,4 +294,4 @@ def test_warming_up_leaves_nothing() -> None:
     made = engine()
     made.warm_up()
     assert not len(made.kv_cache) and not made._sessions and made.packed.forwards > 0
-    assert not torch.is_grad_enabled() or made.encoder.counters.windows > 0
+    assert not torch.is_grad_enabled() or made.encoder.attended_windows > 0

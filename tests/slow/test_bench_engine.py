@@ -158,9 +158,9 @@ def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> 
     assert row["finals"] == len(spoken) and row["finals_equal"] == row["batch_finals_equal"] == 1.0
     assert row["rows_per_forward"] > 1
     spent = run.tally.spent.values()
-    assert sum(each.windows for each in spent) == made.encoder.counters.windows
-    assert sum(each.chunks for each in spent) == made.encoder.counters.chunks
-    assert sum(each.frames for each in spent) == made.encoder.counters.tokens
+    assert sum(each.windows for each in spent) == made.encoder.attended_windows
+    assert sum(each.chunks for each in spent) == made.encoder.convolved_chunks
+    assert sum(each.frames for each in spent) == made.encoder.attended_tokens
     assert sum(each.tokens for each in spent) == made.packed.positions
     assert sum(each.forwards for each in spent) == made.meter.rows
     assert made.meter.forwards == made.packed.forwards

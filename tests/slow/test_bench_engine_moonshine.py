@@ -122,7 +122,7 @@ def test_a_final_that_is_ready_before_its_endpoint_is_not_waited_for(monkeypatch
         waits_s = [wait for waits in run.tally.waits_s.values() for wait in waits]
         assert waits_s and min(waits_s) >= 0 and (max(waits_s) > 0.5) == late
         assert len(waits_s) == sum(each.counts for each in coming if isinstance(each.message, Asked))
-    assert made.open_utterances == 0
+    assert not made._sessions
 
 
 def test_a_guess_is_what_the_draft_said_nearest_to_here() -> None:

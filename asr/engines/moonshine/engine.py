@@ -40,10 +40,6 @@ class MoonshineEngine:
         self._pool = ThreadPoolExecutor(threads, "moonshine") if threads > 1 else None
         self._sessions: dict[str, MoonshineSession] = {}
 
-    @property
-    def open_utterances(self) -> int:
-        return len(self._sessions)
-
     def open(self, utterance: Utterance) -> None:
         assert utterance.id not in self._sessions, f"{utterance.id} is open"
         self._sessions[utterance.id] = MoonshineSession(self._model, self._speech, utterance)

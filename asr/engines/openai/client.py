@@ -27,11 +27,15 @@ class TranscriptionClient:
     def __init__(self, asr: Asr) -> None:
         self._url, self._model, self._timeout_s = asr.url.rstrip("/"), asr.model, asr.url_timeout_s
         self._route = asr.url_route
-        self._key, self._parallel = asr.url_key.reveal(), asr.url_parallel
+        self._http = httpx.AsyncClient(
+            headers={"authorization": f"Bearer {asr.url_key.reveal()}"} if asr.url_key else {},
+            limits=httpx.Limits(max_connections=asr.url_parallel),
+            timeout=asr.url_timeout_s,
+            verify=system_authorities() or True,
+        )
         self._dialect = wire.Dialect()
         self._done: SimpleQueue[tuple[object, wire.Outcome]] = SimpleQueue()
         self._loop = asyncio.new_event_loop()
-        self._http: httpx.AsyncClient | None = None
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -58,12 +62,6 @@ class TranscriptionClient:
             return found
 
     async def _find(self) -> str:
-        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=self._parallel)
-        timeout = httpx.Timeout(self._timeout_s)
-        self._http = httpx.AsyncClient(
-            headers=headers, limits=limits, timeout=timeout, verify=system_authorities() or True
-        )
         try:
             answer = await self._http.get(f"{self._url}/models")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -83,14 +81,10 @@ class TranscriptionClient:
         self._done.put((mark, outcome))
 
     async def _answer(self, utterance: Utterance, audio: bytes, lane: Lane) -> wire.Outcome:
-        assert self._http is not None
         sent = wire.build_request(self._dialect, self._model, utterance, audio, lane)
+        files = {"file": ("speech.wav", sent.file, "audio/wav")} if sent.file else None
         url = f"{self._url}{sent.path}"
-        if sent.body is not None:
-            request = self._http.build_request("POST", url, json=sent.body)
-        else:
-            file = ("speech.wav", sent.file, "audio/wav")
-            request = self._http.build_request("POST", url, data=sent.form, files={"file": file})
+        request = self._http.build_request("POST", url, json=sent.body, data=sent.form, files=files)
         answer = await self._http.send(request, stream=True)
         try:
             body = bytearray()

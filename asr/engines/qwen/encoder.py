@@ -48,14 +48,6 @@ class Audio:
 
 
 @dataclass(slots=True)
-class EncoderCounters:
-    chunks: int = 0
-    windows: int = 0
-    tokens: int = 0
-    """Tokens that went through the encoder's layers."""
-
-
-@dataclass(slots=True)
 class Encoding:
     """An utterance on its way through the encoder."""
 
@@ -85,7 +77,7 @@ class Encoder:
             model, kernels, graphs, staging, chunks=self.pass_chunks, tokens=PASS_TOKENS,
             window=self.window // self.chunk * -(-self.chunk // 8),
         )  # fmt: skip
-        self.counters = EncoderCounters()
+        self.convolved_chunks = self.attended_windows = self.attended_tokens = 0
 
     def capture(self) -> int:
         """Record the graphs of the tower. Returns their number."""
@@ -122,8 +114,8 @@ class Encoder:
             return
         self._convolve(todo, pages)
         embedded = self.tower.attend([self._tokens(encoding, number) for encoding, number in todo])
-        self.counters.windows += len(todo)
-        self.counters.tokens += sum(each.shape[0] for each in embedded)
+        self.attended_windows += len(todo)
+        self.attended_tokens += sum(each.shape[0] for each in embedded)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
             encoding.done[number] = embeddings
             view = encoding.view
@@ -172,7 +164,7 @@ class Encoder:
                     encoding.audio.chunks[chunk] = _Made(encoding.view.maximum, next(kept))
                 else:  # one that still grows is of use in this pass only: no maximum equals NaN
                     encoding.audio.chunks[chunk] = _Made(math.nan, tokens[: -(-length // 8)])
-        self.counters.chunks += len(missing)
+        self.convolved_chunks += len(missing)
 
     def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:
         """The embeddings of each chunk of a window, (tokens, width)."""

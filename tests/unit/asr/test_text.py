@@ -189,8 +189,9 @@ def test_words_faster_than_anybody_speaks_are_an_echo() -> None:
     for count, echo in ((17, False), (18, True)):
         said = " ".join(previous.split()[:count])
         assert is_echo(said, previous, Evidence(2.0, -20.0)) is echo
-    assert Evidence(1.0, -50.1).quiet and not Evidence(1.0, -50.0).quiet
-    assert Evidence(1.0, -56.1).silent and not Evidence(1.0, -56.0).silent
+    assert is_echo("one two", "one two three", Evidence(1.0, -50.1))
+    assert not is_echo("one two", "one two three", Evidence(1.0, -50.0))
+    assert not clean("one", evidence=Evidence(1.0, -56.1)) and clean("one", evidence=Evidence(1.0, -56.0)) == "one"
 
 
 def test_a_context_of_four_words_is_recited_when_all_of_it_is_said() -> None:
