@@ -18,11 +18,12 @@ from config.settings import Asr, Qwen
 
 GROUP = "mediaworker.engines"
 Answer = TypeVar("Answer")
-BUILT_IN = {name: f"asr.engines.{name}.plugin:plugin" for name in ("moonshine", "qwen", "openai")}
+BUILT_IN = {name: f"asr.engines.{name}.plugin" for name in ("moonshine", "qwen", "openai")}
 
 
 class Plugin(Protocol):
-    """An engine that can be chosen. Its module is imported by the media process: it imports nothing heavy."""
+    """An engine that can be chosen: a module, as the built-in ones, or any other object. The media process imports its
+    module, which therefore imports nothing heavy."""
 
     languages: tuple[str, ...]
     """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""

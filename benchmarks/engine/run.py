@@ -78,7 +78,7 @@ def lacks_package() -> list[str]:
 def moonshine_designs(*, threads: int, baseline: bool) -> MoonshineDesigns:
     """What is measured of Moonshine. Raises BenchError."""
     folder = moonshine.assets()
-    if (lacking := moonshine.plugin.missing(Asr())) is not None or folder is None:
+    if (lacking := moonshine.missing(Asr())) is not None or folder is None:
         raise BenchError(str(lacking))
     from benchmarks.engine.moonshine_designs import Designs
 

