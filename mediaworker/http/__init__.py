@@ -1,1 +1,1 @@
-"""HTTP: routes, who may use them, and the event stream."""
+"""The HTTP port: its server, the protection against slow and hostile peers, and the routes."""

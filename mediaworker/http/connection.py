@@ -1,9 +1,9 @@
-"""Connections of the HTTP port, made fit for peers that are slow, greedy or wrong.
+"""Connections of the HTTP port, protected against peers that are slow, greedy or malformed.
 
-uvicorn bounds a request's head, its body's buffer and the pause between requests, but waits for ever for a head to
-end, a body to come or an answer to be read. A `GuardedConnection` stands between the transport and uvicorn's protocol:
-it sees every byte that passes, learns from the application's own messages when an answer begins and ends
-(`server.connected`), and ends every such wait.
+uvicorn bounds the size of a request's head, the buffer of its body and the pause between requests, but it waits for
+ever for a head to end, for a body to arrive or for a response to be read. A `GuardedConnection` stands between the
+transport and uvicorn's protocol and ends each of these waits. It sees every byte that passes, and `server.connected`
+reports to it when the application begins and ends a response.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from mediaworker.http.request_watch import UNREAD_SILENT_S, BadRequest, RequestW
 
 SWEEP_S = 0.5
 WRITE_BYTES = 1 << 14
-"""Output that waits in the worker for the peer to read before whoever writes waits as well."""
+"""The output that may wait in the worker for the peer to read it; beyond that, the application's writes wait."""
 FULL = "too many connections"
 MAX_FRAGMENTS = 4096
-"""Fragments of one WebSocket message: each costs memory, even an empty one."""
+"""The most fragments of one WebSocket message: each costs memory, even an empty one."""
 CONNECTION = "mediaworker.connection"
-"""Where the state of an ASGI scope has its `GuardedConnection`."""
+"""The key of the `GuardedConnection` in the state of an ASGI scope."""
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""May be sent before any answer, and is ignored (RFC 9110 section 15.2)."""
+"""An interim response, which a server may send before any response and clients ignore (RFC 9110 section 15.2)."""
 PROBE_S = 1.0
-"""Before it is sent once more; then twice as long each time, since some clients count such answers."""
+"""The time before `INTERIM` is sent a second time. It doubles each time, since some clients limit the number of interim
+responses."""
 FIN = 0x80
 VIOLATIONS = (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG)
-"""What uvicorn closes a WebSocket with because of the peer's frames."""
+"""The close codes with which uvicorn answers a peer's malformed or oversized frames."""
 PING_TIMEOUT = CloseCode.INTERNAL_ERROR
-"""What it closes one with whose peer does not answer a ping."""
+"""The close code that uvicorn uses when the peer does not answer a ping."""
 
 
 @dataclass(slots=True)
 class HttpCounters:
-    """Plain totals, for metrics."""
+    """The totals of one port, for its metrics."""
 
     bad_requests: int = counter("Counts requests that were not valid HTTP and frames that were not valid WebSocket.")
     slow_requests: int = counter(
@@ -56,12 +57,12 @@ class HttpCounters:
 
 
 class Guard:
-    """What the connections of one port share. `sweep` is called by its owner every `SWEEP_S`."""
+    """The limits and counters that the connections of one port share. Its owner calls `sweep` every `SWEEP_S`."""
 
     def __init__(self, limit: ConnectionLimit, *, header_timeout_s: float, stall_s: float) -> None:
         self.limit, self.header_timeout_s, self.stall_s = limit, header_timeout_s, stall_s
         self.lingering = refused_places()
-        """Connections beyond `limit` that are read until their request has come."""
+        """Connections beyond `limit` that stay open until their request has arrived, so that the refusal is read."""
         self.counters = HttpCounters()
         self.notices = Notices()
         self.connections: set[GuardedConnection] = set()
@@ -71,7 +72,7 @@ class Guard:
             connection.check(now)
 
     def abort(self) -> None:
-        """Cut every connection, whatever it still has to send."""
+        """Abort every connection; unsent output is lost."""
         for connection in tuple(self.connections):
             connection.transport.abort()
 
@@ -79,7 +80,7 @@ class Guard:
 class GuardedConnection(asyncio.Protocol):
     """One connection, as HTTP or, after an upgrade, as a WebSocket.
 
-    `arguments` are those that uvicorn gives to the protocol class of its `http` option.
+    `arguments` are those with which uvicorn calls the protocol class of its `http` option.
     """
 
     transport: asyncio.Transport
@@ -88,28 +89,31 @@ class GuardedConnection(asyncio.Protocol):
         self._guard, self._arguments = guard, arguments
         self._loop = asyncio.get_running_loop()
         self._inner: asyncio.Protocol | None = None
-        """uvicorn's; None for a connection beyond the limit."""
+        """uvicorn's protocol; None for a connection beyond the limit."""
         self._peer = ""
         self._fragments: FragmentCounter | None = None
-        """None: it is not a WebSocket."""
+        """The counter of a WebSocket's fragments; None while the connection is not a WebSocket."""
         self._refused = self._unanswered = False
-        """Whether we have closed it with an answer of our own, and whether uvicorn's ping has not been answered."""
+        """`_refused`: this class has sent the last response itself. `_unanswered`: uvicorn's ping was not answered."""
         self.lingering = False
-        """It has had its last answer, and what the peer still sends is read and dropped."""
+        """True once the last response has been sent: further input is read and dropped."""
         self._half_closed_since: float | None = None
-        """Since when the peer sends no more, and waits for an answer or is gone."""
+        """The time at which the peer closed its sending side. It waits for the response, or has gone."""
         self._probe_at = 0.0
+        """The time at which `INTERIM` is sent next to a half-closed peer."""
         self._receiving = False
+        """True while uvicorn handles input: frames that it writes meanwhile are reactions to the peer's."""
         self._inner_paused = self._held = self._paused = False
-        """Whether uvicorn wants no more to be read, whether we want that, and what the transport was told."""
+        """`_inner_paused`: uvicorn has paused reading. `_held`: this class has, because the peer does not read its
+        output. `_paused`: the transport's reading is paused."""
         self._unread_since: float | None = None
-        """Since when more waits to be sent than the transport likes to hold."""
+        """The time since which the transport's buffer has been above its limit, because the peer does not read."""
         self._closing_since: float | None = None
 
     # -- from the transport -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its bases
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's class does not derive from asyncio.Transport
         self.transport.set_write_buffer_limits(WRITE_BYTES)
         guard, now = self._guard, self._loop.time()
         self._watch = RequestWatch(now, header_timeout_s=guard.header_timeout_s, stall_s=guard.stall_s)
@@ -159,9 +163,9 @@ class GuardedConnection(asyncio.Protocol):
             self._deliver(data)
 
     def eof_received(self) -> bool | None:
-        """True keeps our side open: of a peer that may have closed its side alone, and waits for the answer.
+        """Return True to keep the sending side open: the peer may have closed only its own and wait for the response.
 
-        Nothing tells it from one that is gone, before it is sent something: that resets the connection.
+        A peer that has gone looks the same until something is sent to it, which makes its host reset the connection.
         """
         plain = self._fragments is None and self.transport.get_extra_info("ssl_object") is None
         if not plain or self.lingering or not self._watch.awaited or self._watch.answer_begun:
@@ -184,7 +188,7 @@ class GuardedConnection(asyncio.Protocol):
     # -- from the application -----------------------------------------------------------------------------------------
 
     def write_frame(self, frame: bytes) -> bool:
-        """See `ConnectionInfo`. The frame is one that changes nothing in the state of uvicorn's protocol."""
+        """Write a frame that does not change the state of uvicorn's protocol; see `ConnectionInfo.write_frame`."""
         if self._unread_since is not None or self._refused or self.transport.is_closing():
             return False
         self.transport.write(frame)
@@ -215,13 +219,13 @@ class GuardedConnection(asyncio.Protocol):
         if not self._receiving:
             self._unanswered = close is not None and close.code == PING_TIMEOUT
             return
-        # Pongs that nobody reads would pile up: no further pings are read until they have been taken.
+        # Pongs would pile up for a peer that sends pings and does not read: no further input is read until it does.
         self._held = self._held or self._unread_since is not None
         if close is not None and close.code in VIOLATIONS:
             self._note_violation(close.reason)
 
     def close(self) -> None:
-        if self._unanswered:  # by whoever does not answer pings: to close would wait until what is left has been sent
+        if self._unanswered:  # close() would wait for unsent output, which a peer without pongs may never read
             self._guard.counters.slow_readers += self._unread_since is not None
             self.transport.abort()
         elif self._fragments is None and self._watch.unread and not self.lingering:
@@ -239,11 +243,11 @@ class GuardedConnection(asyncio.Protocol):
     # -- from the sweep -----------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """End what has lasted too long."""
+        """End a wait that has lasted too long."""
         if self.transport.is_closing():
-            self._closing_since = self._closing_since or now  # what is left is sent first, which may never end
+            self._closing_since = self._closing_since or now  # unsent output is sent first, which may never end
             self._check_unread(now, self._unread_since or self._closing_since)
-        elif self._fragments is None:  # the peer of a WebSocket that is open is asked by pings
+        elif self._fragments is None:  # for an open WebSocket uvicorn's pings find out whether the peer reads
             self._check_unread(now, self._unread_since)
             self._check_request(now)
             if self._half_closed_since is not None:
@@ -278,12 +282,13 @@ class GuardedConnection(asyncio.Protocol):
         self._update_reading()
 
     def _check_half_closed(self, now: float, since_s: float) -> None:
-        """Find out whether a peer that sends no more reads no more either. One of HTTP/1.0 cannot be asked."""
-        asked = self._watch.takes_interim
+        """Find out whether a half-closed peer has gone, by sending interim responses. A peer with HTTP/1.0 does not
+        know them, so its connection is aborted after `UNREAD_SILENT_S`."""
+        probed = self._watch.takes_interim
         reset = self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if reset or (not asked and since_s > UNREAD_SILENT_S):
+        if reset or (not probed and since_s > UNREAD_SILENT_S):
             self.transport.abort()
-        elif asked and now >= self._probe_at and not self._watch.answer_begun:
+        elif probed and now >= self._probe_at and not self._watch.answer_begun:
             self.transport.write(INTERIM)
             self._probe_at = now + max(PROBE_S, since_s)
 
@@ -294,7 +299,7 @@ class GuardedConnection(asyncio.Protocol):
         self._update_reading()
 
     def _linger(self, data: bytes) -> None:
-        """Read what comes behind the last answer, for the peer to see that."""
+        """Read and drop input after the last response: closing with unread input could destroy the response."""
         now = self._loop.time()
         try:
             self._watch.receive(data, now)
@@ -304,7 +309,7 @@ class GuardedConnection(asyncio.Protocol):
             self.transport.close()
 
     def _turn_away(self, data: bytes) -> None:
-        """Answer a peer beyond the limit, now that its request is coming: clients do not expect an answer before."""
+        """Refuse a peer beyond the limit once its request begins: clients do not expect a response before it."""
         now = self._loop.time()
         self._watch.refuse(now)
         self._watch.receive(data, now)
@@ -329,12 +334,12 @@ class GuardedConnection(asyncio.Protocol):
         self._refuse(bad.status, bad.detail)
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer, when no answer has begun, and close. What uvicorn still writes goes nowhere."""
+        """Send a refusal unless a response has begun, and close. Output that uvicorn writes later is dropped."""
         self._refused = True
         if not self._watch.answer_begun:
             self.transport.write(_refusal(status, detail, self._watch.path))
         if self._inner is not None:
-            self._inner.connection_lost(ConnectionAbortedError())  # nobody waits for what the application is doing
+            self._inner.connection_lost(ConnectionAbortedError())  # ends the application's work on the request
         self._watch.refuse(self._loop.time())
         self._begin_lingering()
 
@@ -344,7 +349,7 @@ class GuardedConnection(asyncio.Protocol):
 
 
 class WatchedTransport(asyncio.Transport):
-    """The transport that uvicorn is given: that of its connection, which is told of all that uvicorn does with it."""
+    """The transport that uvicorn uses: it passes every call on to the `GuardedConnection`."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         super().__init__()
@@ -384,7 +389,7 @@ def _refusal(status: int, detail: str, path: str) -> bytes:
 
 
 def _close_frame(data: bytes) -> Close | None:
-    """The close frame among frames of a server, of which all are short control frames."""
+    """Return the close frame among short control frames of a server; None when there is none."""
     while len(data) >= 4 and data[0] in (FIN | Opcode.PONG, FIN | Opcode.CLOSE):
         frame, data = data[: 2 + data[1]], data[2 + data[1] :]
         if frame[0] == FIN | Opcode.CLOSE:

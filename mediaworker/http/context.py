@@ -1,4 +1,4 @@
-"""What the routes are given, and how they ask who is there."""
+"""The parts of the worker that the HTTP routes use, and the check of a request's access that they call."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from mediaworker.http.problem import Problem
 
 
 class OperatorContext:
-    """What `/healthz`, `/readyz` and `/metrics` need, of a worker and of an engine server, and who may ask."""
+    """The access check, and the parts of a worker or an engine server that `/healthz`, `/readyz` and `/metrics` use."""
 
     settings: Settings
     metrics: MetricsRegistry
     failures: AuthFailures
     sessions: PageSessions | None = None
-    """Of pages that were opened without an API key."""
+    """The sessions of pages that were opened without an API key; None where there is no page."""
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
-        """Reasons why it is not ready, and what `/readyz` shows besides."""
+        """Return the reasons for not being ready, and the further members of `/readyz`."""
         raise NotImplementedError
 
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
-        """Raises Problem 401 or 403."""
+        """Return the access of a request with this scope; None: any key will do. Raises Problem 401 or 403."""
         access = self._decide(connection, scope)
         if access.failure is not None:
             now, path = asyncio.get_running_loop().time(), connection.url.path
@@ -45,8 +45,8 @@ class OperatorContext:
         return access
 
     def is_known(self, connection: HTTPConnection) -> bool:
-        """Whether a request to a route that is open to all shows a key, or needs none. A wrong key is counted, and its
-        answer slowed, as at any route."""
+        """Return whether a request to a public route has a valid key, or needs none. A wrong key is counted and its
+        response delayed, as on any route."""
         if connection.headers.get("authorization", "").lower().startswith("bearer "):
             try:
                 return self.authorize(connection, None).status == 200
@@ -66,7 +66,7 @@ def _peer(connection: HTTPConnection) -> str:
 
 @dataclass(slots=True)
 class ApiContext(OperatorContext):
-    """The worker, as far as the HTTP side needs it."""
+    """The parts of the worker that the routes of its API use."""
 
     settings: Settings
     hub: EventHub
@@ -76,14 +76,14 @@ class ApiContext(OperatorContext):
     report: Callable[[], tuple[list[str], dict[str, Any]]]
     """As `readiness`, which adds the hub's own trouble and warnings."""
     unknown_language: Callable[[str], str] = lambda code: ""
-    """Why the engine cannot be asked for this language; empty when it can."""
+    """Returns why the engine does not support a language; an empty string when it does."""
     sessions: PageSessions = field(default_factory=PageSessions)
     failures: AuthFailures = field(default_factory=AuthFailures)
     feed: Callable[[], StoredEvents] | None = None
-    """The events that subscribers follow; without one: those of this worker."""
+    """Returns the events that subscribers follow; None: they follow this worker's own."""
 
     def use(self, settings: Settings) -> None:
-        """For requests that come from now on."""
+        """Apply reloaded settings to requests that arrive from now on."""
         self.settings = settings
 
     @property

@@ -5,20 +5,20 @@ from __future__ import annotations
 CONTINUATION, CONTROL = 0, 8
 MASKED, LENGTH = 0x80, 0x7F
 EXTENDED = {126: 2, 127: 8}
-"""Bytes of length behind a first length of this value."""
+"""The number of bytes of the extended length that follow a first length of this value."""
 
 
 class FragmentCounter:
-    """One direction of one connection. Whether the frames are valid is for somebody else to say."""
+    """Counts the fragments in one direction of one connection. The WebSocket library checks that frames are valid."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._skip = 0
-        """Bytes of payload until the next head."""
+        """The number of bytes of payload before the next head."""
         self._fragments = 0
 
     def feed(self, data: bytes) -> int:
-        """The most fragments that a message has had so far, of those that are in this data."""
+        """Follow input; return the most fragments that any message with a frame in it has had so far."""
         most, position = 0, 0
         while position < len(data):
             if self._skip:
@@ -34,7 +34,7 @@ class FragmentCounter:
         return most
 
     def _missing(self) -> int:
-        """Bytes of the head that have not come, as far as is known yet."""
+        """The number of missing bytes of the head, as far as its first bytes show."""
         head = self._head
         if len(head) < 2:
             return 2 - len(head)

@@ -28,7 +28,7 @@ _KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "an object",
 }  # fmt: skip
-"""msgspec's names of JSON's types, in words."""
+"""Words for msgspec's names of JSON types."""
 log = structlog.get_logger()
 
 
@@ -69,11 +69,11 @@ class Problem(MediaworkerError):
 
 
 def described(error: Exception, names: Mapping[str, str] = {}) -> str:
-    """What is wrong with fields that somebody has sent, for them to read: the field, and what it must be.
+    """Return a sentence for the client about an invalid field: its name, and what its value must be.
 
     Args:
-        error: msgspec's, or of text that is not UTF-8.
-        names: of fields that are called otherwise where they were written.
+        error: msgspec's error, or the one of text that is not UTF-8.
+        names: the client's names of fields, where they differ from those of the struct.
     """
     if isinstance(error, UnicodeDecodeError):
         return "the text is not UTF-8"
@@ -92,7 +92,7 @@ def _kinds(names: str) -> str:
 
 
 def problem_of(path: str, error: Exception) -> Problem:
-    """The answer to an error that ends a request at this path."""
+    """Return the response to an error that ends a request at this path."""
     match error:
         case Problem():
             return error
@@ -103,7 +103,7 @@ def problem_of(path: str, error: Exception) -> Problem:
             return Problem(503, f"the {store} store: {error}", headers={"Retry-After": "5"})
         case OwnerAway():
             return Problem(503, str(error), headers={"Retry-After": "5"})
-        case ClientDisconnect():  # in the middle of its request: nobody reads this
+        case ClientDisconnect():  # the client left in the middle of its request and does not read this
             return Problem(400, "incomplete request")
-    # Ours. The traceback goes to the log by way of the server; the peer learns nothing of it.
+    # A fault of the worker. The server writes the traceback to the log; the peer does not see it.
     return Problem(500, "the worker failed to answer; its log says why")

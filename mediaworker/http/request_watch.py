@@ -1,7 +1,7 @@
-"""What one HTTP connection is waiting for, and until when. No I/O.
+"""Follows the requests of one HTTP connection: what the server waits for, and until when. No I/O.
 
-A second h11 parser reads along with the server's own. It refuses what is not HTTP before the server sees it, and it
-knows where a request ends, so that the server is given one request at a time.
+A second h11 parser reads the same bytes as the server's own. It refuses input that is not HTTP before the server sees
+it, and it finds the end of each request, so that the server receives one request at a time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import h11
 from mediaworker.errors import MediaworkerError
 
 MIN_RATE = 1000
-"""Bytes a second: a body that comes more slowly than that, after `stall_s` of grace, is not waited for."""
+"""The slowest rate of a body in bytes per second, after `stall_s` of grace; a slower one is refused as late."""
 UNREAD_BYTES, UNREAD_S, UNREAD_SILENT_S = 1 << 28, 30.0, 5.0
-"""How much of a body that nobody wants is still read after its answer, for how long, and how long if nothing comes. A
-connection that is closed with something unread is reset, which destroys the answer on its way to a peer that reads it
-only when it has sent everything."""
+"""How many bytes of a body are still read after its response, for how long in all, and for how long without input. A
+connection that is closed with unread input is reset. The reset destroys a response on its way to a peer that reads it
+only after it has sent its whole request."""
 UNREAD_CHUNKED_BYTES = 1 << 23
-"""Of a body that does not say how long it is, which may have no end."""
+"""The same limit of bytes for a body without a declared length, which may be endless."""
 MAX_HEAD = 16384
 DETAIL = {
     426: "an upgrade takes HTTP/1.1 (for nginx: proxy_http_version 1.1)",
@@ -31,7 +31,7 @@ DETAIL = {
 
 
 class BadRequest(MediaworkerError):
-    """The peer's bytes are not an HTTP request that can be served; `status` is the answer that they deserve."""
+    """The peer's bytes are not an HTTP request that can be served; `status` is the HTTP status of the refusal."""
 
     def __init__(self, status: int) -> None:
         self.status, self.detail = status, DETAIL.get(status, "not a valid HTTP/1.1 request")
@@ -39,59 +39,60 @@ class BadRequest(MediaworkerError):
 
 
 class RequestWatch:
-    """Follows the requests of one connection. `now`: seconds of any clock that does not jump."""
+    """Follows the requests of one connection. `now`: seconds of a monotonic clock."""
 
     def __init__(self, now: float, *, header_timeout_s: float, stall_s: float) -> None:
         self._header_timeout_s, self._stall_s = header_timeout_s, stall_s
         self._parser = h11.Connection(h11.SERVER, MAX_HEAD)
         self._whole = self._measured = False
-        """All of the request has been received; its body says how long it is."""
+        """`_whole`: the request has been received to its end. `_measured`: its head declares a Content-Length."""
         self._answered = self._dropping = False
+        """`_answered`: the response is complete. `_dropping`: it is the connection's last, so input is dropped."""
         self.path = ""
-        """Of the request; empty while its head has not come."""
+        """The path of the request; empty until its head has arrived."""
         self.takes_interim = False
-        """Whether the request's sender may be sent answers of status 1xx (RFC 9110 section 15.2)."""
+        """True when the peer may be sent responses of status 1xx (RFC 9110 section 15.2)."""
         self.answer_begun = False
         self.later = b""
-        """Bytes behind the request, which wait until it has been answered."""
+        """Bytes after the request, which wait until it has been answered."""
         self._deadline: float | None = now + header_timeout_s
         self._body_since: float | None = None
         self._received = 0
-        """Bytes of the body so far."""
+        """The number of bytes of the body so far."""
         self._unwanted: int | None = None
-        """Bytes of the body that came after the answer; None while there is no answer."""
+        """The number of bytes of the body that came after the response; None before its end."""
         self._unread_until = 0.0
 
     @property
     def unread(self) -> bool:
-        """Whether something is still coming that is read for the peer's sake alone, or the body of the request."""
+        """True while the body of the request, or input that is only dropped, is still to come."""
         return not self._whole if self._dropping else self._parser.their_state is h11.SEND_BODY
 
     @property
     def awaited(self) -> bool:
-        """Whether all of a request has come, and its answer has not been given."""
+        """True while a request has arrived completely and its response is not complete."""
         return self._whole and not self._answered
 
     @property
     def floods(self) -> bool:
-        """More of a body has come after its answer than is read for the peer's sake."""
+        """True when the peer has sent more of a body after its response than is read and dropped."""
         most = UNREAD_BYTES if self._measured else UNREAD_CHUNKED_BYTES
         return self._unwanted is not None and self._unwanted > most
 
     def receive(self, data: bytes, now: float) -> bytes:
-        """The part of the data that the server may see now. Raises BadRequest."""
+        """Follow input; return the part of it that the server may see now. Raises BadRequest."""
         if self._dropping:
             self._drop(data)
             self._expect_body(len(data), now)
             return b""
         passed = self._follow(data)
-        while self._whole and self._answered:  # answered before all of its body had come
+        while self._whole and self._answered:  # the response was complete before the body had arrived
             passed += self._next_request()
         self._expect(len(data), now)
         return passed
 
     def answered(self, now: float) -> bytes:
-        """The answer is complete. Returns what has come of the next request. Raises BadRequest."""
+        """Note that the response is complete; return the input of the next request so far. Raises BadRequest."""
         self._answered = True
         passed = b""
         while self._whole and self._answered:
@@ -100,13 +101,14 @@ class RequestWatch:
         return passed
 
     def refuse(self, now: float) -> None:
-        """The last answer of the connection has been given. Whatever still comes is read for a while and dropped, to
-        the end of the request if that has one."""
+        """Note that the last response of the connection has been sent. Further input is read for a while and dropped,
+        up to the end of the request if that has one."""
         self._answered = self._dropping = True
         self._expect_body(0, now)
 
     def overdue(self, now: float) -> Literal["", "silent", "late"]:
-        """`late`: a request did not come in time. `silent`: nothing came, or nothing that anybody waits for."""
+        """Return `late` when a request did not arrive in time, `silent` when nothing arrived or only input that is
+        dropped, and an empty string before the deadline."""
         if self._deadline is None or now < self._deadline:
             return ""
         self._deadline = None
@@ -114,7 +116,7 @@ class RequestWatch:
         return "late" if begun and self._unwanted is None else "silent"
 
     def postpone(self, now: float) -> None:
-        """It is the server that does not read."""
+        """Postpone the deadline, because the server itself has paused reading."""
         if self._deadline is not None:
             self._deadline = max(self._deadline, now + self._stall_s)
 
@@ -159,7 +161,7 @@ class RequestWatch:
             self._expect_body(count, now)
             return
         self._body_since = self._unwanted = None
-        # Without a head there is nothing to wait for: the server has a timer of its own between requests.
+        # Without the beginning of a head nothing is awaited here: the server has its own timer between requests.
         self._deadline = (self._deadline or now + self._header_timeout_s) if self._head_begun else None
 
     def _expect_body(self, count: int, now: float) -> None:
@@ -177,15 +179,17 @@ class RequestWatch:
 
 
 def _check(request: h11.Request) -> None:
-    """Raises BadRequest for what h11 lets pass, and for a request whose end two parties may see in two places."""
+    """Raise BadRequest for requests that h11 accepts and the worker does not: among them requests whose end a proxy may
+    see at another place."""
     names = [name for name, _ in request.headers]
     size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
     if request.http_version not in (b"1.0", b"1.1"):
         raise BadRequest(505)
-    if size > MAX_HEAD:  # h11 limits only a head that comes in pieces
+    if size > MAX_HEAD:  # h11 limits only a head that arrives in several pieces
         raise BadRequest(431)
     if b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
-        raise BadRequest(400)  # RFC 9112 section 6.1: an attempt at request smuggling, or as good as one
+        raise BadRequest(400)  # RFC 9112 section 6.1: it may be an attempt at request smuggling
     if b"upgrade" in names and request.http_version != b"1.1":
-        # RFC 6455 section 4.2.1. The WebSocket that comes of it would no longer be known as a proxy's.
+        # RFC 6455 section 4.2.1 requires HTTP/1.1. HTTP/1.0 also marks a request as one of a proxy, and the WebSocket
+        # that would result no longer shows the version.
         raise BadRequest(426)

@@ -1,4 +1,4 @@
-"""What routes read of a request, and JSON as an answer."""
+"""Functions that routes share: they read query parameters and bodies of requests, and write JSON responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 65536
 
 
 def page_limit(text: str | None) -> int:
-    """How many items of a list. Raises Problem 400."""
+    """Return the number of items of a page, from the parameter `limit`. Raises Problem 400."""
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= LIMIT_MAX):
@@ -26,14 +26,14 @@ def page_limit(text: str | None) -> int:
 
 
 def choice(name: str, text: str | None, choices: Sequence[str]) -> str | None:
-    """One of them, or nothing. Raises Problem 400."""
+    """Return the parameter, which must be one of the choices or absent. Raises Problem 400."""
     if text is not None and text not in choices:
         raise Problem(400, f"{name} must be one of {', '.join(choices)}")
     return text
 
 
 async def body_of(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """At most so many bytes. Raises Problem 413, ClientDisconnect."""
+    """Return the request's body of at most `limit` bytes. Raises Problem 413, ClientDisconnect."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -43,7 +43,7 @@ async def body_of(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
 
 
 def parsed(body: bytes, kind: type[T]) -> T:
-    """A body of JSON. Raises Problem 400."""
+    """Return the JSON of a body as a value of `kind`. Raises Problem 400."""
     try:
         return msgspec.json.decode(body, type=kind)
     except ValueError as error:

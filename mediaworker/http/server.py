@@ -1,4 +1,4 @@
-"""uvicorn, run inside the worker's own event loop and stopped by the worker."""
+"""Runs uvicorn inside the worker's own event loop; the worker starts and stops it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from mediaworker.http.connection import CONNECTION, SWEEP_S, Guard, GuardedConne
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
 UNSENT_BYTES = 1 << 14
-"""What the kernel takes beyond what it may send the peer. Left alone it takes megabytes, and a subscriber that
-never reads is sent thousands of events, at the others' cost, before it is found out. A limit of the whole send buffer
-would do the same, and make a long line slow as well: that buffer holds what is on its way, too."""
+"""The unsent output that the kernel accepts for a connection (TCP_NOTSENT_LOWAT). By default it accepts megabytes, and
+a subscriber that never reads is sent thousands of events, at the cost of the others, before the worker notices. A limit
+of the whole send buffer would also prevent that, but it would slow down connections with a long round trip, because
+that buffer holds unacknowledged data, too."""
 
 
 class UvicornLogFilter(logging.Filter):
-    """Lets each message about a peer's nonsense pass once a minute, and uvicorn's own failures always."""
+    """Limits uvicorn's log: each message about a peer's malformed input passes once a minute, and messages about
+    uvicorn's own failures always do."""
 
     OURS = (
         "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
@@ -54,7 +56,7 @@ logging.getLogger("uvicorn.error").addFilter(UvicornLogFilter())
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the worker."""
+    """A uvicorn server that leaves the handling of signals to the worker."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -81,7 +83,7 @@ class HttpServer:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                # The peer is who is at the other end of the connection: access without keys depends on it.
+                # The peer's address must be that of the connection, not of a header: access without keys depends on it.
                 proxy_headers=False,
                 server_header=False,
                 ws_max_size=max(WS_MAX_BYTES, settings.media.max_message_bytes),
@@ -94,7 +96,7 @@ class HttpServer:
         )
         self._task: asyncio.Task[None] | None = None
         self.port = 0
-        """The port bound, once started; differs from the settings' when that is 0."""
+        """The bound port, once started; it differs from the setting when that is 0."""
 
     async def start(self) -> None:
         listener = bound_tcp(self.host, self._settings.http.port)
@@ -108,14 +110,14 @@ class HttpServer:
         self._check_connections()
 
     async def stop(self) -> None:
-        """Close the port and the connections; those that do not close within 5 s are cut."""
+        """Close the port and its connections; connections that do not close within 5 s are aborted."""
         if self._task is None:
             return
         if self._sweep is not None:
             self._sweep.cancel()
         self._server.should_exit = True
         await self._task
-        self.guard.abort()  # those that still have unsent bytes for a peer that does not read
+        self.guard.abort()  # connections with unsent output for a peer that does not read are still open
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
         self._task = None
 
@@ -126,8 +128,8 @@ class HttpServer:
 
 
 def connected(app: ASGIApp) -> ASGIApp:
-    """Lets the application ask whose the connection is and hold its answer back (`local_trust.ConnectionInfo`), and the
-    connection know when answers begin and end."""
+    """Wrap the application, so that it can read the connection's addresses and delay its response
+    (`local_trust.ConnectionInfo`), and so that the connection knows when responses begin and end."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         connection: GuardedConnection = scope["state"].pop(CONNECTION)
@@ -152,7 +154,8 @@ def connected(app: ASGIApp) -> ASGIApp:
             try:
                 await send(message)
             except RuntimeError:
-                # uvicorn has closed it because of the peer's frames or silence, and blames the application for that.
+                # uvicorn has closed the WebSocket because of the peer's frames or silence, and then reports the send as
+                # an error of the application.
                 if not connection.transport.is_closing():
                     raise
                 raise ConnectionResetError from None

@@ -1,4 +1,4 @@
-"""Answers that take their time: streams of events with heartbeats, and work that ends when its client goes away."""
+"""Long responses: streams of server-sent events with heartbeats, and work that ends when its client disconnects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ServerSentEvents(StreamingResponse):
-    """`stack`: what it lasts as long as."""
+    """A response of server-sent events. `stack` holds the resources that it uses, and is closed when it ends."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: contextlib.AsyncExitStack) -> None:
         super().__init__(events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -32,7 +32,8 @@ class ServerSentEvents(StreamingResponse):
 
 @contextlib.asynccontextmanager
 async def begun(events: AsyncGenerator[bytes, None]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """With the first already there: what is wrong with a file is a status as long as nothing has been sent."""
+    """Wait for the first event, then yield an iterator over all events. So an error that comes before the first event
+    can still be answered with an HTTP status, because nothing has been sent yet."""
     async with aclosing(events):
         first = await anext(events)
 
@@ -45,7 +46,7 @@ async def begun(events: AsyncGenerator[bytes, None]) -> AsyncIterator[AsyncItera
 
 
 async def beating(items: AsyncGenerator[T, None], every_s: float) -> AsyncGenerator[T | None, None]:
-    """None whenever there has been nothing for so long."""
+    """Yield the items, and None whenever there has been no item for `every_s`."""
     async with aclosing(items):
         coming: asyncio.Task[T] | None = None
         try:
@@ -65,7 +66,7 @@ async def beating(items: AsyncGenerator[T, None], every_s: float) -> AsyncGenera
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Raises ClientDisconnect when the client has gone; the work ends with it."""
+    """Return the result of the work. When the client disconnects first, cancel it and raise ClientDisconnect."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

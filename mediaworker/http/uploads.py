@@ -1,4 +1,4 @@
-"""`multipart/form-data` with one file (RFC 7578), as it comes: the file goes to the disk, the fields are kept."""
+"""Reads `multipart/form-data` with one file (RFC 7578) as it arrives: the file goes to the disk, fields to memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_FIELDS_BYTES = 256 * 1024
 FILE = "file"
 MB = 1024 * 1024
 CLOSE = {"Connection": "close"}
-"""What still comes of the form is not read."""
+"""The header of a refusal, since the rest of the form is not read."""
 log = structlog.get_logger()
 
 
 class BadUpload(Problem):
-    """What came is not what is wanted; `status` says how wrong."""
+    """The peer's form is malformed, incomplete or too large; `status` is the HTTP status that it deserves."""
 
     def __init__(self, status: int, reason: str, field: str | None = None) -> None:
         super().__init__(status, reason, field=field, headers=CLOSE)
@@ -33,7 +33,7 @@ class BadUpload(Problem):
 
 @contextlib.contextmanager
 def taking_in() -> Iterator[None]:
-    """The disk's faults become the answer to whoever sends a file: Problem 507 where there is no room, else 500."""
+    """Turn errors of the disk into responses to an upload: Problem 507 when there is no room, otherwise 500."""
     try:
         yield
     except (DiskFull, OSError) as error:
@@ -62,14 +62,14 @@ class _Part:
 
 
 class FormReader:
-    """The parser's callbacks: what they say, in order, until it can be dealt with."""
+    """Collects a form from the parser's callbacks: the fields, and the bytes of the file until they are written."""
 
     def __init__(self, boundary: bytes) -> None:
         """Raises BadUpload."""
         self.fields: dict[str, list[str]] = {}
         self.filename: str | None = None
         self.file = bytearray()
-        """Of the file, not yet written."""
+        """Bytes of the file that have not been written yet; the caller of `feed` writes and clears them."""
         self.complete = False
         self._part = _Part()
         self._header = (bytearray(), bytearray())
@@ -81,7 +81,7 @@ class FormReader:
             raise _no_form(error) from None
 
     def feed(self, data: bytes) -> None:
-        """More of the body. Raises BadUpload."""
+        """Parse more of the body. Raises BadUpload."""
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -97,7 +97,7 @@ class FormReader:
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
             "on_header_end": self._header_end,
             "on_headers_finished": self._headers,
-            "on_end": self._over,
+            "on_end": self._finish,
         }
 
     def _begin(self) -> None:
@@ -141,12 +141,12 @@ class FormReader:
         if self._part.name != FILE:
             self.fields.setdefault(self._part.name, []).append(self._part.data.decode("utf-8", "replace"))
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self.complete = True
 
 
 async def receive(request: Request, into: IncomingFile, *, max_bytes: int) -> Upload:
-    """The whole body; the file is in `into`, finished. Raises BadUpload, DiskFull, OSError, ClientDisconnect."""
+    """Receive the whole body and write its file into `into`. Raises BadUpload, DiskFull, OSError, ClientDisconnect."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise BadUpload(415, "send the file as multipart/form-data")
@@ -157,7 +157,7 @@ async def receive(request: Request, into: IncomingFile, *, max_bytes: int) -> Up
     received = 0
     async for data in request.stream():
         received += len(data)
-        if received > max_bytes + MAX_FIELDS_BYTES:  # of what is neither file nor field, too
+        if received > max_bytes + MAX_FIELDS_BYTES:  # also counts bytes that are neither file nor field
             raise too_large(max_bytes)
         form.feed(data)
         if form.file:
@@ -174,8 +174,9 @@ async def receive(request: Request, into: IncomingFile, *, max_bytes: int) -> Up
 
 
 def _extended_filename(disposition: bytes) -> str | None:
-    """`filename*=UTF-8''…` (RFC 5987, RFC 2231). RFC 7578 has no such thing in a form, and some clients send nothing
-    else for names that are not ASCII: urllib3 before version 2, under Python's requests, and Java's mail parsers."""
+    """Return the file name of a parameter `filename*=UTF-8''…` (RFC 5987, RFC 2231). RFC 7578 forbids it in forms, but
+    some clients send nothing else for names that are not ASCII: urllib3 before version 2, which Python's requests uses,
+    and Java's mail parsers."""
     header = Message()
     header["Content-Disposition"] = disposition.decode("latin-1")
     return header.get_filename()

@@ -1,4 +1,4 @@
-"""The fields of a transcription request, as OpenAI's clients send them: checked, and turned into what is done. Pure."""
+"""Checks the fields of a transcription request, as OpenAI's clients send them, and turns them into options. No I/O."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ALIASES = (
     "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-mini-transcribe-2025-12-15",
     "gpt-4o-transcribe-diarize",
 )  # fmt: skip
-"""OpenAI's names (`AudioModel` of its SDK), taken for the model that is here: clients have them as defaults."""
+"""OpenAI's names (`AudioModel` of its SDK), which stand for the worker's model: clients have them as defaults."""
 FAMILY = re.compile(r"whisper-[\w.-]+|gpt-([\w.]+-)*transcribe(-[\w.]+)*")
-"""What OpenAI calls models that transcribe, so that tomorrow's name is taken as well."""
+"""The pattern of OpenAI's names for models that transcribe, so that future names are accepted as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TranscriptionForm:
 
 @dataclass(frozen=True, slots=True)
 class Can:
-    """What there is here."""
+    """The capabilities of this worker that a request is checked against."""
 
     models: Collection[str]
     languages: Collection[str]
@@ -88,7 +88,7 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
 
 
 def is_model(name: str, models: Collection[str]) -> bool:
-    """Whether a request may name it."""
+    """Return whether a request may name this model."""
     return name in models or FAMILY.fullmatch(name) is not None
 
 
@@ -99,7 +99,7 @@ def no_model(name: str, models: Collection[str]) -> Problem:
 
 
 def _language(fields: Fields, can: Can) -> str:
-    """The one that is asked for; empty: the engine detects, as it does where several are possible."""
+    """Return the requested language. Empty: the engine detects it, also when the request allows several."""
     name, asked = "language", [_one(fields, "language")]
     if not languages.requested(asked[0]):
         name, asked = "languages", [each for each in _many(fields, "languages") if languages.requested(each)]
@@ -120,7 +120,7 @@ def _prompt(fields: Fields) -> str:
 
 
 def _endpointing(fields: Fields, own: Endpointing) -> Endpointing | None:
-    """`chunking_strategy`: auto, or server_vad as JSON or as fields with brackets."""
+    """Return the settings of `chunking_strategy`: `server_vad` as JSON or as fields with brackets; None for `auto`."""
     strategy: dict[str, Any] = {}
     for name, values in fields.items():
         if found := re.fullmatch(r"chunking_strategy\[(\w+)\]", name):
@@ -161,7 +161,7 @@ def _one(fields: Fields, name: str) -> str:
 
 
 def _many(fields: Fields, name: str) -> list[str]:
-    """A list comes as `name[]`, or as `name`, once for each."""
+    """Return the values of a list, which clients send as repeated fields `name[]` or `name`."""
     return [*fields.get(f"{name}[]", ()), *fields.get(name, ())]
 
 

@@ -1,7 +1,8 @@
-"""`/v1/audio/transcriptions` and `/v1/models` as OpenAI defines them, so that its clients work unchanged; and the same
-as a stream of server-sent events, text as it is recognised.
+"""`/v1/audio/transcriptions` and `/v1/models` as OpenAI defines them, so that its clients work unchanged. A further
+route streams the text as server-sent events while it is recognised.
 
-The upload comes first, whole: many containers have their index at the end. A client that goes away ends the work.
+The upload is received completely before decoding begins, because many containers have their index at the end. When the
+client disconnects, the transcription ends.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def routes(context: ApiContext, files: FileService) -> list[Route]:
 
 
 class Transcriptions:
-    """The endpoints. All need the scope `batch`."""
+    """The endpoints of OpenAI's API. All need the scope `batch`."""
 
     def __init__(self, context: ApiContext, files: FileService) -> None:
         self._context, self._files = context, files
@@ -85,7 +86,7 @@ class Transcriptions:
         return json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        """`languages` is not OpenAI's."""
+        """Return the object of a model; its member `languages` is an extension of OpenAI's form."""
         known = sorted(self._files.recognizer.languages)
         return {"id": name, "object": "model", "created": 0, "owned_by": "mediaworker", "languages": known}
 
@@ -125,7 +126,7 @@ class Transcriptions:
 
 
 class TranscriptionAnswer:
-    """What is said about one file."""
+    """The response to one transcription request, as one document or as a stream."""
 
     def __init__(self, work: FileTranscription, form: TranscriptionForm, files: FileService) -> None:
         self._work, self._form, self._files = work, form, files
@@ -154,7 +155,7 @@ class TranscriptionAnswer:
                     async for segment in segments:
                         if segment is None:
                             if self._work.facts.opened is not None:
-                                begun = True  # until then, what is wrong with the file can be a status
+                                begun = True  # until the file is opened, a fault of it can still be an HTTP status
                                 yield b": still at it\n\n"
                             continue
                         self._note_text()
@@ -179,7 +180,7 @@ class TranscriptionAnswer:
             yield b"event: error\ndata: " + problem.openai + b"\n\n"
 
     def _note_text(self) -> None:
-        """Notes when the first text was there."""
+        """Measure the time to the first text."""
         if not self._has_text:
             self._has_text = True
             self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
@@ -187,11 +188,11 @@ class TranscriptionAnswer:
     def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
         return FileTranscript.of(self._work.facts, segments, self._form.options.speakers)
 
-    def _longer(self, whole: str, said: FileSegment) -> str:
+    def _longer(self, whole: str, segment: FileSegment) -> str:
         transcript = self._transcript(())
-        if self._form.format == "text" and transcript.channels > 1 and said.text:
-            return whole + spoken_line(transcript, said)
-        return joined((whole, said.text))
+        if self._form.format == "text" and transcript.channels > 1 and segment.text:
+            return whole + spoken_line(transcript, segment)
+        return joined((whole, segment.text))
 
     def _about(self, languages: Collection[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"languages": [{"code": code} for code in sorted(languages) if code]}

@@ -1,4 +1,4 @@
-"""The HTTP application, put together from the routes' modules."""
+"""The HTTP application: it collects the routes of all modules, and answers errors and unknown paths."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ __all__ = ["ApiContext", "HttpServer", "create_app"]
 
 
 def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
+    """Return the application with every route of the HTTP port. `extra_routes` are those of the ingresses, which check
+    access themselves."""
     routes = [route for each in (calls, playback, events) for route in each.routes(context)]
     app = create_operator_app(context, [*routes, *extra_routes, *page.routes(context)])
     if origins := context.settings.http.cors_origins:
-        # Keys travel in a header that a page has to know: no cookies, and so nothing that another site could borrow.
+        # A page must know the key and send it in a header. There are no cookies, so a page of another site cannot act
+        # with a user's credentials.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
@@ -40,7 +42,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
 
 
 def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """`/healthz`, `/readyz` and `/metrics`, and these routes."""
+    """Return an application with `/healthz`, `/readyz`, `/metrics` and these routes."""
     routes = [*health.routes(context), *more_routes]
     errors = (Problem, HTTPException, StoreError, OwnerAway, ClientDisconnect, Exception)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _answer))
@@ -56,7 +58,8 @@ async def _answer(connection: HTTPConnection, error: Exception) -> Response:
 
 
 class _Unrouted:
-    """Answers what no route takes: 426 where a WebSocket is and a plain request came (RFC 9110 section 15.5.22)."""
+    """Answers requests without a route: 426 for a plain request to the path of a WebSocket (RFC 9110 section 15.5.22),
+    and 404 for any other path."""
 
     def __init__(self, sockets: Collection[str]) -> None:
         self._sockets = sockets

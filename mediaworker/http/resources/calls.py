@@ -1,4 +1,4 @@
-"""`/v1/calls`: what calls there are and were, their transcripts, and the few things that can be done to them."""
+"""`/v1/calls`: live and ended calls, their transcripts, and the requests that change, hang up or erase them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MAX_TEXT = 200
 
 
 LANGUAGE = r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})?)?$"
-"""ISO 639, with a region or without, or empty."""
+"""The form of a language: an ISO 639 code with or without a region, or empty."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`next` is the `after` of the following page, null on the last one."""
+    """A page of calls. `next` is the `after` of the following page; null on the last page."""
 
     items: list[CallRecord]
     next: str | None
 
 
 class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be changed: names by leg, and the language of the utterances to come (empty: the engine detects)."""
+    """The changes to a call: names by leg, and the language of later utterances (empty: the engine detects it)."""
 
     names: dict[str, Annotated[str, Meta(max_length=200)]] = {}
     language: Annotated[str, Meta(pattern=LANGUAGE)] | None = None
@@ -53,7 +53,7 @@ def routes(context: ApiContext) -> list[Route]:
 
 
 class Calls:
-    """The endpoints. Reading needs the scope `events`, changing `admin`."""
+    """The endpoints of `/v1/calls`. Reading needs the scope `events`, changing the scope `admin`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -63,12 +63,12 @@ class Calls:
         limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
         if (text := request.query_params.get("text")) is not None:
             return await self._search(text, limit, after)
-        # One more than asked for tells whether there is a next page.
+        # One item more than requested shows whether there is a next page.
         found = await self._context.directory.page(limit + 1, after)
         return json_response(Page(found[:limit], found[limit - 1].call_id if len(found) > limit else None))
 
     async def _search(self, text: str, limit: int, after: str | None) -> Response:
-        """By what was said, and by names and numbers. `after` is a row of the store, as `next` was."""
+        """Search transcripts, names and numbers. `after` is a row of the store, from the `next` of the page before."""
         if not text.strip() or len(text) > MAX_TEXT:
             raise Problem(400, f"text must have 1 to {MAX_TEXT} characters")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
@@ -86,7 +86,7 @@ class Calls:
         format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
         frames = await self._context.directory.frames(record.call_id, TYPES)
-        # A long call has thousands of words to place: not while the audio of others waits.
+        # A long call has thousands of words, and rendering them here would delay the audio of other calls.
         text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
@@ -106,7 +106,8 @@ class Calls:
         return json_response(await self._record(request))
 
     async def hangup(self, request: Request) -> Response:
-        """202: the call ends when its last finals are out, or its last sound is; `call.ended` tells."""
+        """Answer 202. The call ends after its last finals, or with `after=playback` after its last sound; `call.ended`
+        reports it."""
         self._context.authorize(request, "admin")
         after = choice("after", request.query_params.get("after"), ("playback",))
         record = await self._record(request)

@@ -29,19 +29,20 @@ from mediaworker.http.streams import ServerSentEvents, beating, begun
 
 CALL_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 BURST = 32
-"""Frames that a subscriber that is behind is sent in one turn of the loop: a send to a socket that takes it does not
-suspend."""
+"""The most frames that a subscriber is sent in one turn of the loop while it catches up. Sends to a socket with room do
+not suspend, so without this limit one subscriber could hold up the loop."""
 AT_ONCE = 1000
-"""Frames that all subscribers are sent in one turn of the loop by those who publish, of 10 to 15 µs each; what comes on
-top wakes up the subscribers' tasks."""
+"""The most frames that publishers send directly in one turn of the loop, over all subscribers; each takes 10 to 15 µs.
+Further frames wake the subscribers' own tasks."""
 TRY_LATER = 1013
 RETRY_MS = 1000
-"""After so long a reader of server-sent events connects anew."""
+"""The time after which a client of server-sent events reconnects."""
 HEARTBEAT = '{"v":1,"type":"heartbeat"}'
-"""No event: it has no cursor and is not stored."""
+"""A heartbeat is not an event: it has no cursor and is not stored."""
 POLICY = 1008
-SAID_S, SAID_BURST = 0.1, 100
-"""A message every so often may be some client's idea of staying alive; a flood of them is not."""
+MESSAGE_S, MESSAGE_BURST = 0.1, 100
+"""The mean interval of a subscriber's messages, and the burst above it that is allowed. Some clients keep a connection
+alive with messages; a subscriber that sends more is disconnected."""
 
 
 def routes(context: ApiContext) -> list[BaseRoute]:
@@ -50,14 +51,14 @@ def routes(context: ApiContext) -> list[BaseRoute]:
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """What a client says that wants to hear a heartbeat: a browser's program sees neither pings nor their absence."""
+    """A client's request for heartbeats: the script of a browser sees neither pings nor their absence."""
 
     every_s: Annotated[int, Meta(ge=1, le=3600)]
 
 
 class EventRoutes:
-    """The endpoints. What is wrong with the request is answered before the upgrade; a bad cursor by close code 4009
-    after it, and by status 410 to those who asked for server-sent events.
+    """The endpoints of `/v1/events`. An invalid request is answered before the upgrade. A bad cursor is answered after
+    it, by close code 4009, and for server-sent events by status 410.
     """
 
     def __init__(self, context: ApiContext) -> None:
@@ -67,7 +68,7 @@ class EventRoutes:
     async def stream(self, request: Request) -> Response:
         """Server-sent events (HTML Living Standard, section 9.2), each with the JSON of a WebSocket's frame.
 
-        `id` is the cursor to resume after, which `Last-Event-ID` brings back.
+        `id` is the cursor to resume after, which the client sends in `Last-Event-ID` when it reconnects.
         """
         self._context.authorize(request, "events")
         if request.method != "GET" or not _accepts_event_stream(request):
@@ -75,7 +76,7 @@ class EventRoutes:
             raise Problem(426, detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
         call, types, after = await self._asked(request)
         if (last := request.headers.get("last-event-id")) is not None:
-            after = last  # a reconnect repeats the URL with which it began
+            after = last  # when a client reconnects, it repeats its first URL, whose `after` is out of date
         try:
             subscription = self._context.events.subscribe(call=call, after=after, types=types)
             async with contextlib.AsyncExitStack() as stack:
@@ -94,7 +95,8 @@ class EventRoutes:
         except SubscriptionClosed as closed:
             await _close(websocket, closed.code, closed.reason)
             return
-        # Its leaving must be heard; of what a subscriber says, only that it wants a heartbeat.
+        # The reader notices when the subscriber disconnects. The only message that it acts on is the request for
+        # heartbeats.
         heartbeat = SubscriberHeartbeat(websocket)
         reader = asyncio.get_running_loop().create_task(_listen(websocket, subscription, heartbeat))
         reader.add_done_callback(lambda _: subscription.close())
@@ -115,7 +117,7 @@ class EventRoutes:
         subscription.send_at_once = functools.partial(self._frames.write_at_once, write)
         async for frame in subscription:
             if not self._frames.write(write, frame):
-                await websocket.send_text(frame)  # as soon as there is room
+                await websocket.send_text(frame)  # waits until there is room
             if sent == 0:
                 heartbeat.greeted.set()
             sent += 1
@@ -123,7 +125,7 @@ class EventRoutes:
                 await asyncio.sleep(0)
 
     async def _asked(self, connection: HTTPConnection) -> tuple[str, frozenset[str] | None, str | None]:
-        """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""
+        """Return call, types and cursor of the query. Raises Problem, also when no further subscriber is accepted."""
         call, types = _one(connection, "call") or "*", _types(connection.query_params.getlist("types"))
         after = _one(connection, "after")
         if call != "*":
@@ -137,8 +139,8 @@ class EventRoutes:
 
 
 class FrameWriter:
-    """Writes events to connections (`ConnectionInfo.write_frame`). A WebSocket's frame is made once for all of
-    them, since one event goes to all of its subscribers in turn."""
+    """Writes events to connections (`ConnectionInfo.write_frame`). Each event is sent to all its subscribers in turn,
+    so its WebSocket frame is built once and kept for the next subscriber."""
 
     def __init__(self) -> None:
         self._text, self._frame = "", b""
@@ -150,7 +152,7 @@ class FrameWriter:
         return write_frame(self._frame)
 
     def write_at_once(self, write_frame: Callable[[bytes], bool], text: str) -> bool:
-        """`write`, for at most `AT_ONCE` frames in a turn of the loop; then False."""
+        """Write a frame unless `AT_ONCE` frames have been written in this turn of the loop; return whether it was."""
         if not self._left:
             return False
         if self._left == AT_ONCE:
@@ -163,8 +165,8 @@ class FrameWriter:
 
 
 class SubscriberHeartbeat:
-    """Sends heartbeats to a subscriber that has asked for them: the first at once, which tells that they will come, but
-    behind `hello`, which is first on every connection."""
+    """Sends heartbeats to a subscriber that has requested them. The first confirms the request, so it is sent at once,
+    but after `hello`, which is the first message on every connection."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -172,7 +174,7 @@ class SubscriberHeartbeat:
         self.greeted = asyncio.Event()
 
     def on_message(self, text: str) -> None:
-        """What the client has said. The first request counts; anything else is ignored."""
+        """Handle a message of the client: the first request for heartbeats counts, all other messages are ignored."""
         try:
             every_s = msgspec.json.decode(text, type=HeartbeatRequest).every_s
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -182,14 +184,15 @@ class SubscriberHeartbeat:
 
     async def _beat(self, every_s: int) -> None:
         await self.greeted.wait()
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # of which the subscription hears as well
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the subscription's own task handles the end
             while True:
                 await self._websocket.send_text(HEARTBEAT)
                 await asyncio.sleep(every_s)
 
 
 async def _messages(subscription: Subscription, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
-    """The subscription as server-sent events. Raises what it raises before its first frame; later that is an event."""
+    """Yield the subscription as server-sent events. An error before the first frame is raised; a later one becomes an
+    event `close`."""
     id, retry = "", f"retry: {RETRY_MS}\n"
     try:
         async with aclosing(beating(_frames(subscription), heartbeat_s)) as frames:
@@ -197,7 +200,7 @@ async def _messages(subscription: Subscription, heartbeat_s: float) -> AsyncGene
                 if frame is None:
                     yield b": nothing has happened\n\n"
                     continue
-                # Only durable events advance the cursor, so the others leave the reader's `Last-Event-ID` as it is.
+                # Only durable events advance the cursor; other events leave the client's `Last-Event-ID` as it is.
                 cursor = str(subscription.cursor)
                 place = f"id: {cursor}\n" if cursor != id else ""
                 yield f"{retry}{place}data: {frame}\n\n".encode()
@@ -215,7 +218,8 @@ async def _frames(subscription: Subscription) -> AsyncGenerator[str, None]:
 
 
 def _accepts_event_stream(request: Request) -> bool:
-    """Asked for by name: a client that takes anything would wait for the end of an answer that has none."""
+    """Return whether the client accepts event streams by name. A client that accepts any type would wait for the end of
+    a response that has none."""
     ranges = ",".join(request.headers.getlist("accept")).split(",")
     return any(each.partition(";")[0].strip().lower() == "text/event-stream" for each in ranges)
 
@@ -225,8 +229,8 @@ async def _listen(websocket: WebSocket, subscription: Subscription, heartbeat: S
     until = clock()
     while (message := await websocket.receive())["type"] != "websocket.disconnect":
         heartbeat.on_message(message.get("text") or "")
-        until = max(until, clock()) + SAID_S
-        if until > clock() + SAID_S * SAID_BURST:
+        until = max(until, clock()) + MESSAGE_S
+        if until > clock() + MESSAGE_S * MESSAGE_BURST:
             subscription.end(POLICY, "subscribers have nothing to say")
 
 
@@ -234,7 +238,7 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     try:
         await websocket.close(code, reason[:120])  # a close frame holds 125 bytes (RFC 6455 section 5.5)
     except (WebSocketDisconnect, RuntimeError):
-        pass  # the peer was faster
+        pass  # the peer has closed it first
 
 
 def _one(connection: HTTPConnection, name: str) -> str | None:
@@ -245,7 +249,7 @@ def _one(connection: HTTPConnection, name: str) -> str | None:
 
 
 def _types(values: list[str]) -> frozenset[str] | None:
-    """`types=a,b`, or none for all. Raises Problem."""
+    """Return the event types of `types=a,b`; None, for all types, without the parameter. Raises Problem."""
     if not values:
         return None
     types = frozenset(name.strip() for value in values for name in value.split(","))

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`."""
+"""`/healthz`, `/readyz` and `/metrics`: the routes for load balancers and monitoring."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def routes(context: OperatorContext) -> list[Route]:
 
 
 def without_names(reasons: list[str], shown: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """What `/readyz` tells whoever asks without a key, such as a load balancer: the same, but for the names of SIP
-    accounts and the addresses of engine servers."""
+    """Return the contents of `/readyz` for a client without a key, such as a load balancer: the names of SIP accounts
+    and the addresses of engine servers are masked."""
     names = [each["account"] for each in shown.get("sip", ())]
     names += [each["address"] for each in shown.get("engine", {}).get("servers", ())]
     return _masked(reasons, names), _masked(shown, names)

@@ -1,6 +1,6 @@
-"""`/v1/jobs`: files that are transcribed in the background, by their owners.
+"""`/v1/jobs`: files that are transcribed in the background.
 
-A key sees the jobs it has made; one with the scope `admin` sees all.
+A key sees only the jobs that it has created; a key with the scope `admin` sees all jobs.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ Text = Annotated[str, Meta(max_length=8000)]
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked for: the body of a JSON request, or the fields beside an upload."""
+    """The parameters of a new job: the body of a JSON request, or the fields beside an upload."""
 
     path: str = ""
-    """On the worker's machine, under `jobs.roots`; without it the file is uploaded."""
+    """The path of the file on the worker's machine, under `jobs.roots`; empty for an upload."""
     filename: Annotated[str, Meta(max_length=255)] = ""
     language: Annotated[str, Meta(max_length=35)] = ""
     prompt: Text = ""
     channels: Channels = "mix"
     speakers: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=64)] = []
     words: bool = True
-    """With the times of its words, where `asr.word_timestamps` is on."""
+    """The result has the times of its words, where `asr.word_timestamps` is on."""
     condition_on_previous_text: bool = False
     webhook_url: str = ""
 
@@ -71,13 +71,13 @@ def routes(context: ApiContext, jobs: JobService, files: FileService) -> list[Ro
 
 
 class JobRoutes:
-    """The endpoints. All need the scope `batch`."""
+    """The endpoints of `/v1/jobs`. All need the scope `batch`."""
 
     def __init__(self, context: ApiContext, jobs: JobService, files: FileService) -> None:
         self._context, self._jobs, self._files = context, jobs, files
 
     async def create(self, request: Request) -> Response:
-        """201 with the job, which is on disk by then."""
+        """Answer 201 with the job, which is on the disk by then."""
         access = self._context.authorize(request, "batch")
         if self._files.draining:
             raise Problem(503, "the worker is shutting down", headers={"Retry-After": "5"})
@@ -99,7 +99,7 @@ class JobRoutes:
         limit = page_limit(query.get("limit"))
         state = choice("status", query.get("status"), STATES)
         owner = None if self._sees_all(access) else access.name
-        # One more than asked for tells whether there is a next page.
+        # One item more than requested shows whether there is a next page.
         found = await self._jobs.page(limit + 1, after=query.get("after"), owner=owner, state=state)
         following = found[limit - 1].id if len(found) > limit else None
         return json_response({"items": [public(job) for job in found[:limit]], "next": following})
@@ -108,7 +108,7 @@ class JobRoutes:
         return json_response(public(await self._job(request)))
 
     async def delete(self, request: Request) -> Response:
-        """200 and the job, cancelled; 204 when it had ended: it is erased."""
+        """Cancel a job that has not ended and answer 200 with it; erase one that has ended and answer 204."""
         access = self._context.authorize(request, "batch")
         job = await self._job(request)
         if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
@@ -125,13 +125,13 @@ class JobRoutes:
         if format == "diarized_json" and job.channels == 1:
             raise Problem(400, "the job has one channel: speakers are told apart by channel (channels=split)")
         found = await self._jobs.store.segments(job.id)
-        text = await asyncio.to_thread(_render, job, found, format)  # a film has thousands of words to place
+        text = await asyncio.to_thread(_render, job, found, format)  # thousands of words would block the event loop
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
     async def _job(self, request: Request) -> Job:
-        """Its own, or any for an admin. Raises Problem."""
+        """Return the request's job, which the key must own unless it is an admin's. Raises Problem."""
         access = self._context.authorize(request, "batch")
         job = await self._jobs.get(request.path_params["job_id"])
         if job is None or not (job.owner == access.name or self._sees_all(access)):
@@ -153,7 +153,7 @@ class JobRoutes:
         return self._made(str(uuid7()), access, source, wanted)
 
     async def _uploaded(self, request: Request, access: Access) -> Job:
-        """Taken in, and submitted."""
+        """Receive an upload and submit its job."""
         settings, sources = self._context.settings, self._jobs.sources
         job_id = str(uuid7())
         async with contextlib.AsyncExitStack() as stack:
@@ -172,7 +172,7 @@ class JobRoutes:
         return job
 
     def _made(self, job_id: str, access: Access, source: Source, wanted: Wanted) -> Job:
-        """Raises Problem 400."""
+        """Return a new job of these parameters. Raises Problem 400."""
         recognizer, jobs = self._files.recognizer, self._context.settings.jobs
         if source.bytes == 0:
             raise Problem(400, "the file is empty")
@@ -198,7 +198,7 @@ class JobRoutes:
 
 
 def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
-    """Raises Problem 400."""
+    """Return the parameters of the fields beside an upload. Raises Problem 400."""
     found: dict[str, Any] = {}
     for name, values in fields.items():
         bare = name.removesuffix("[]")

@@ -1,4 +1,4 @@
-"""`GET /` and the files of the page, which are open, and `GET /v1/key`: what the key of a request may do."""
+"""`GET /` and the files of the page, which are public, and `GET /v1/key`: the scopes of the request's key."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ TYPES = {
     ".svg": "image/svg+xml; charset=utf-8",
 }
 HEADERS = {
-    # Nothing from elsewhere, nothing inline, and no text that becomes markup: the page holds a key and shows what
-    # strangers say. Its images are its icon; its audio worklet is a script of its own; downloads need nothing.
+    # The page holds an API key and shows texts of strangers, so it may load nothing from other sites, run no inline
+    # script and turn no text into markup. Its only image is its icon; its audio worklet is a script of the page;
+    # downloads need no permission.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for again every time, and answered 304 when nothing has changed
+    "Cache-Control": "no-cache",  # browsers revalidate each time, and are answered 304 when nothing has changed
 }
 INDEX = "index.html"
 TOKEN = "once"
-"""The query parameter of the link that opens the page where there are no API keys."""
+"""The query parameter of the one-time link that opens the page where no API keys are configured."""
 
 
 def names() -> list[str]:
-    """The page's files."""
+    """Return the names of the page's files."""
     return sorted(file.name for file in files("mediaworker.web").iterdir() if PurePath(file.name).suffix in TYPES)
 
 
@@ -45,7 +46,7 @@ def path_of(name: str) -> str:
 
 def routes(context: ApiContext) -> list[Route]:
     async def key(request: Request) -> Response:
-        """So that the page offers only that."""
+        """Return the name and scopes of the key, so that the page offers only what it may do."""
         access = context.authorize(request, None)
         return JSONResponse({"name": access.name, "scopes": list(access.scopes)})
 
@@ -60,7 +61,7 @@ def _route(name: str, context: ApiContext) -> Route:
     async def file(request: Request) -> Response:
         token = request.query_params.get(TOKEN) if name == INDEX and request.method == "GET" else None
         if token and not context.settings.auth.api_keys:
-            # Behind the hash, the key is told to no server, and the page takes it out of the address.
+            # A browser sends no server the part behind the hash, and the page removes the key from the address.
             key = context.sessions.redeem(token)
             headers_ = {"Location": f"/#key={key}" if key else "/#used", "Cache-Control": "no-store"}
             return Response(status_code=303, headers=HEADERS | headers_)
@@ -72,5 +73,6 @@ def _route(name: str, context: ApiContext) -> Route:
 
 
 def is_known(if_none_match: str, etag: str) -> bool:
-    """RFC 9110 section 13.1.2: weak comparison, for a proxy that compresses weakens the tag."""
+    """Return whether the client has this version, by weak comparison (RFC 9110 section 13.1.2): a proxy that compresses
+    makes the tag a weak one."""
     return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in if_none_match.split(","))

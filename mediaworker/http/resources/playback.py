@@ -1,4 +1,4 @@
-"""`/v1/calls/{id}/audio`: what a bot says. It is played to the caller behind what is still being played."""
+"""`/v1/calls/{id}/audio`: sound that a bot plays to the caller. It is queued after sound that is still playing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mediaworker.http.requests import body_of, json_response
 RATE_HZ = 8000
 MAX_SECONDS = 120
 MAX_BYTES = MAX_SECONDS * 48_000 * 2 * 2
-"""Of a WAV: two channels at 48 kHz."""
+"""The largest WAV: two channels of 16-bit samples at 48 kHz."""
 MAX_MARK = 200
 DECODED_AT_ONCE = 2
 ULAW = ("audio/basic", "audio/x-mulaw", "audio/pcmu")
@@ -36,21 +36,22 @@ def routes(context: ApiContext) -> list[Route]:
 
 
 class Playback:
-    """The endpoints; scope `admin`."""
+    """The endpoints of a call's playback. They need the scope `admin`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
 
     async def play(self, request: Request) -> Response:
-        """202 with `duration_ms` and `mark`: it is on its way."""
+        """Queue a sound, and answer 202 with its `duration_ms` and `mark`."""
         self._context.authorize(request, "admin")
         mark = request.query_params.get("mark") or f"sound-{secrets.token_hex(4)}"
         if len(mark) > MAX_MARK:
             raise Problem(400, f"mark has at most {MAX_MARK} characters")
         call_id, directory = request.path_params["call_id"], self._context.directory
         with _answering():
-            stopped = await directory.playing_stopped(call_id)  # before the body is read, and again behind it
+            # Checked before the body is read and again after it: sound must not play that was sent before a `clear`.
+            stopped = await directory.playing_stopped(call_id)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ULAW + WAV:
             raise Problem(415, "audio/wav (PCM), or audio/basic: µ-law at 8 kHz")
@@ -67,7 +68,7 @@ class Playback:
         return json_response({"duration_ms": len(codes) * 1000 // RATE_HZ, "mark": mark}, 202)
 
     async def clear(self, request: Request) -> Response:
-        """What is still to be played is not: the caller has begun to speak."""
+        """Drop all sound that has not been played yet, for instance because the caller has begun to speak."""
         self._context.authorize(request, "admin")
         with _answering():
             await self._context.directory.stop_playing(request.path_params["call_id"])
@@ -76,7 +77,7 @@ class Playback:
 
 @contextlib.contextmanager
 def _answering() -> Iterator[None]:
-    """Raises Problem."""
+    """Turn errors of the call directory into Problem."""
     try:
         yield
     except CallOver:
@@ -88,7 +89,7 @@ def _answering() -> Iterator[None]:
 
 
 def _codes(body: bytes) -> bytes:
-    """A WAV as µ-law at 8 kHz. Raises Problem 400."""
+    """Return the sound of a WAV as µ-law at 8 kHz. Raises Problem 400."""
     try:
         samples, rate_hz = read_wav(io.BytesIO(body), max_s=MAX_SECONDS)
     except SoundError as error:
