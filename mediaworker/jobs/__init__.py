@@ -1,1 +1,1 @@
-"""File jobs that survive the worker: each finished stretch is on disk, and a job goes on with its first unfinished."""
+"""File jobs that survive a restart: each finished segment is on disk, and a job continues with the first unfinished."""

@@ -1,6 +1,7 @@
-"""The SQLite file of jobs: every query, and no threads.
+"""The SQLite file of jobs: every query on its tables. A `JobDatabase` is used by one thread only.
 
-A file of its own beside that of the events: a film's thousand small writes are not in the queue of a call's final.
+Jobs have a file of their own, so that the many small writes of a long recording do not delay the commit of a call's
+final in the file of the events.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (job_id, number)
     ) WITHOUT ROWID;
     """,
-    # For the start, which must not walk through all jobs to find those that are not over.
+    # A start finds the jobs that are not over without a scan of all jobs.
     """
     CREATE INDEX open_jobs ON jobs (id) WHERE state IN ('queued', 'running')
         OR (json_extract(record, '$.webhook.url') IS NOT NULL
@@ -58,13 +59,13 @@ class JobDatabase(SqliteFile):
     MIGRATIONS, SYNC, RECORDS = MIGRATIONS, True, ("jobs", "id")
 
     def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
-        """The job as it is now, in one transaction with a segment of it. `anew`: those it had are not its own."""
+        """Write the job, in one transaction with one more segment. `anew`: its earlier segments are deleted."""
         with self._transaction():
             if anew:
                 self.execute("DELETE FROM segments WHERE job_id = ?", (job.id,))
             if segment is not None:
                 row = (job.id, segment.index, _encoder.encode(segment).decode())
-                # One that could not be read was recognised again.
+                # It replaces a row that could not be read, whose segment has been recognised again.
                 self.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", row)
             self._put(job)
 
@@ -73,7 +74,7 @@ class JobDatabase(SqliteFile):
         self.execute("INSERT OR REPLACE INTO jobs (id, record) VALUES (?, ?)", (job.id, record))
 
     def carry(self, job_ids: Collection[str]) -> dict[str, list[tuple[str, int, str]]]:
-        """The rows of their segments, by job; of one whose segments cannot be read, nothing."""
+        """Return the rows of the jobs' segments, by job; a job whose segments cannot be read is left out."""
         found = {}
         for job_id in job_ids:
             with contextlib.suppress(sqlite3.Error):
@@ -82,7 +83,7 @@ class JobDatabase(SqliteFile):
         return found
 
     def restore(self, jobs: Iterable[Job], segments: Iterable[tuple[str, int, str]]) -> None:
-        """Into a new file."""
+        """Write jobs and segments of a lost file into this new one."""
         with self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", segments)
             for job in jobs:
@@ -93,14 +94,15 @@ class JobDatabase(SqliteFile):
             self.execute("DELETE FROM segments WHERE job_id = ?", (job_id,))
             self.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
         self.execute("PRAGMA incremental_vacuum").fetchall()
-        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then the old pages are still in the log
+        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the old pages stay readable in the log until then
 
     def job(self, job_id: str) -> Job | None:
         found = self.execute("SELECT CAST(record AS BLOB) FROM jobs WHERE id = ?", (job_id,)).fetchone()
         return None if found is None else self._job(job_id, found[0])
 
     def jobs(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
-        """Newest first, at most `limit`, older than the job `after`; of one owner, in one state."""
+        """Return at most `limit` jobs older than the job `after`, newest first; of one owner and in one state, or of
+        any."""
         where, arguments = ["1"], list[object]()
         for clause, value in (("id < ?", after), ("owner = ?", owner), ("state = ?", state)):
             if value is not None:
@@ -114,7 +116,7 @@ class JobDatabase(SqliteFile):
         return [job_id for (job_id,) in self.execute("SELECT id FROM jobs")]
 
     def latest(self) -> str | None:
-        """The id of the job that was made last, which says when that was; None: there is none."""
+        """Return the id of the newest job, which contains the time of its creation; None when there is no job."""
         found = self.execute("SELECT max(id) FROM jobs").fetchone()[0]
         return found if isinstance(found, str) and is_job_id(found) else None
 
@@ -123,8 +125,8 @@ class JobDatabase(SqliteFile):
         self.execute("SELECT job_id, number FROM segments LIMIT 1").fetchall()
 
     def active(self) -> list[Job]:
-        """Oldest first: those that are not over, and those whose webhook is not. A damaged one is removed: what is
-        kept beside its upload may bring it back."""
+        """Return the jobs that have not ended or have a webhook to post, oldest first. A damaged record is deleted: the
+        request that is kept beside its upload may make the job again."""
         found = []
         for (job_id,) in self.execute(OPEN_JOBS).fetchall():
             if (job := self.job(job_id)) is not None:
@@ -134,12 +136,12 @@ class JobDatabase(SqliteFile):
         return found
 
     def activity(self, job_ids: Iterable[str]) -> dict[str, bool]:
-        """Those of them that there is a row of, and whether they have not ended."""
+        """Return whether each of these jobs is active; a job without a row is left out."""
         found = {job_id: self.job(job_id) for job_id in job_ids}
         return {job_id: job.active for job_id, job in found.items() if job is not None}
 
     def segments(self, job_id: str) -> list[FileSegment]:
-        """A damaged one is left out."""
+        """Return the job's segments; damaged ones are left out and will be recognised again."""
         query = "SELECT number, CAST(segment AS BLOB) FROM segments WHERE job_id = ? ORDER BY number"
         rows = self.execute(query, (job_id,))
         found = [self._intact(_segment, stored, f"stretch {number} of job {job_id}") for number, stored in rows]

@@ -1,4 +1,4 @@
-"""Webhooks of jobs: the end of a job is posted under the job's id until it is taken or given up."""
+"""Webhooks of jobs: the end of a job is posted under the job's id until it is delivered or given up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mediaworker.webhooks.post import Poster, signing, wrong_with_secret
 from mediaworker.webhooks.targets import Targets
 
 AT_ONCE = 64
-"""Webhooks under way: a host that does not answer holds each up for seconds."""
+"""The most webhooks that are posted at once: a host that does not answer occupies each place for seconds."""
 log = structlog.get_logger()
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError."""
+    """Check the settings of webhooks. Raises ConfigError."""
     jobs = settings.jobs
     for name, secret in (("webhook_secret", jobs.webhook_secret), ("webhook_secret_next", jobs.webhook_secret_next)):
         if secret and (wrong := wrong_with_secret(secret)):
@@ -32,7 +32,7 @@ def check(settings: Settings) -> None:
 
 
 class JobNotifier:
-    """Puts what is over into its outbox. A job's record says how far its webhook has come, also after a restart.
+    """Queues the webhooks of ended jobs. The state of a webhook is kept in its job's record, also across a restart.
 
     Raises ConfigError.
     """
@@ -52,11 +52,11 @@ class JobNotifier:
         )
 
     def use(self, settings: Settings) -> None:
-        """At a reload that `check` has passed."""
+        """Apply reloaded settings that `check` has passed."""
         self.outbox.secrets = signing(settings.jobs.webhook_secret, settings.jobs.webhook_secret_next)
 
     def collect(self) -> None:
-        """Put the jobs that have ended since the last time into the outbox."""
+        """Queue the webhooks of jobs that have ended since the last call."""
         for job in self._store.open.values():
             owed = not job.active and not job.over and self._store.owns(job)
             if owed and job.id not in self.outbox.lanes:
@@ -82,7 +82,7 @@ class JobNotifier:
 
 
 def body(job: Job) -> str:
-    """What is posted, before it is taken."""
+    """Return the body of a job's webhook; the webhook in it is still `waiting`."""
     assert job.ended_s is not None
     message = {"type": f"job.{job.state}", "timestamp": timestamp(job.ended_s), "data": public(job)}
     return msgspec.json.encode(message).decode()

@@ -1,8 +1,8 @@
-"""Which jobs run next. Pure.
+"""Chooses the jobs that run next. No I/O.
 
-Keys have equal shares: the key with the fewest running jobs is next, then the one whose last turn is longest ago, and
-within a key the oldest job. Running jobs take turns in the engine, segment by segment, so that a voicemail beside three
-films is done in a moment.
+Keys have equal shares: the next job is one of the key with the fewest running jobs, then of the key that started a job
+the longest time ago, and within a key the oldest job. The engine alternates between running jobs, segment by segment,
+so that a voicemail does not wait for three films.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def choose(
     per_key: int,
     now_s: float,
 ) -> list[Job]:
-    """Those of `waiting` to begin now, in this order, beside the `running` ones.
+    """Return the jobs of `waiting` to start now, in this order, beside the `running` ones.
 
     Args:
-        turns: key → the number of its last turn, which grows from turn to turn.
+        turns: for each key the number of its latest start; the numbers grow from start to start.
     """
     at_work = Counter(job.owner for job in running)
     ready = sorted((job for job in waiting if job.not_before_s <= now_s), key=lambda job: job.id)
@@ -42,5 +42,5 @@ def choose(
 
 
 def next_s(waiting: Iterable[Job], now_s: float) -> float | None:
-    """Unix time at which one that is put off may begin; None when none is."""
+    """Return the Unix time at which the next job that is put off may start; None when there is none."""
     return min((job.not_before_s for job in waiting if job.not_before_s > now_s), default=None)

@@ -1,4 +1,4 @@
-"""What a job is, on disk and to its owner."""
+"""The record of a job: its form on the disk, and its form for the owner (`public`)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The file."""
+    """The file that a job transcribes."""
 
     filename: str
-    """As its sender calls it; its suffix tells headerless formats."""
+    """The client's name of the file; its suffix gives the format of a file without a header."""
     bytes: int
     path: str = ""
-    """On this machine; empty: it was uploaded."""
+    """The path on the worker's machine; empty for an upload."""
     mtime_ns: int = 0
-    """Of a path: it must not change while the job is in work."""
+    """The modification time of the file at `path`, which must not change until the job has ended."""
     worker: str = ""
-    """In a cluster, the worker that was given the path, by the id of its store."""
+    """In a cluster, the id of the store of the worker on whose machine `path` is."""
 
 
 class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who is told of the end."""
+    """The webhook that is posted at the end of a job, and its state."""
 
     url: str
     state: Literal["waiting", "delivered", "failed"] = "waiting"
@@ -39,16 +39,16 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
     next_s: float = 0.0
     """Unix time of the next try."""
     error: str = ""
-    """What came of the last one."""
+    """The error of the last attempt; empty when there was none."""
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Times are Unix seconds."""
+    """A job with its state and progress. Times (`…_s`) are Unix seconds, durations seconds of audio."""
 
     id: str
     """UUIDv7: sorts by creation."""
     owner: str
-    """Name of the key."""
+    """The name of the API key that created it."""
     source: Source
     options: Options
     created_s: float
@@ -56,25 +56,26 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float | None = None
     ended_s: float | None = None
     duration_s: float | None = None
-    """Of the audio; while it is running, as the file says."""
+    """The duration of the audio; until the job has ended, the duration that the file declares."""
     done_s: float = 0.0
-    """Of it recognised."""
+    """The position in the audio before which everything is recognised."""
     channels: int = 1
     chunks: int = 0
-    """Stretches of speech that are finished."""
+    """The number of finished segments."""
     failed_chunks: int = 0
     damaged: int = 0
     jumps: int = 0
     code: str = ""
     error: str = ""
-    """Why it failed, or what it waits for."""
+    """Why the job failed, or why it has been put off."""
     not_before_s: float = 0.0
+    """The time before which it is not tried again."""
     waits_since_s: float = 0.0
-    """Since when it has been put off again and again; 0: it has not."""
+    """The time since which every attempt has been put off; 0: the last one was not."""
     webhook: Webhook | None = None
     worker: str = ""
-    """In a cluster, the worker that has written it last, by the id of its store: it runs a running job and posts the
-    webhook of an ended one."""
+    """In a cluster, the id of the store of the worker that wrote the record last: that worker runs a running job and
+    posts the webhook of an ended one."""
 
     @property
     def active(self) -> bool:
@@ -82,22 +83,22 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def over(self) -> bool:
-        """It has ended, and nobody waits to be told."""
+        """True when the job has ended and no webhook is left to post."""
         return not self.active and (self.webhook is None or self.webhook.state != "waiting")
 
 
 def is_job_id(text: str) -> bool:
-    """A UUID as it is written (RFC 9562 section 4): nothing that could be a path."""
+    """Return whether the text is a UUID in its written form (RFC 9562 section 4), which can be no path."""
     return _UUID.fullmatch(text) is not None
 
 
 def created_s(job_id: str) -> float:
-    """Unix time of a UUIDv7 (RFC 9562 section 5.7), in its first 48 bits."""
+    """Return the Unix time in the first 48 bits of a UUIDv7 (RFC 9562 section 5.7)."""
     return int(job_id.replace("-", "")[:12], 16) / 1000
 
 
 def public(job: Job) -> dict[str, Any]:
-    """The job as its owner sees it. Times are RFC 3339."""
+    """Return the job as its owner sees it. Times are RFC 3339."""
 
     def time(seconds: float | None) -> str | None:
         return None if seconds is None else timestamp(seconds)

@@ -1,4 +1,4 @@
-"""One job at work: its stretches become rows of the store, until it ends or has to wait."""
+"""Runs one job: its segments become rows of the store, until the job ends or is put off."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from mediaworker.jobs.store import JobElsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 
 AGAIN_S = (2.0, 20.0)
-"""A job that cannot go on just now is tried again after as long as it has waited already, within these bounds."""
+"""Bounds of the pause before a job that was put off is tried again. Within them, the pause is as long as the job has
+waited so far, so it roughly doubles from try to try."""
 
 log = structlog.get_logger()
 
 
 class JobRun:
-    """One try at a job of the store, in which it ends or is put off. Cancelled, it is left as it is.
+    """One attempt at a job of the store, after which it has ended or is put off. When the attempt is cancelled, the job
+    stays as it is.
 
     Args:
-        patience_s: a job that has been put off for so long fails.
+        patience_s: the time after which a job that is put off again and again fails.
     """
 
     def __init__(self, job_id: str, store: JobStore, files: FileService, *, patience_s: float) -> None:
@@ -37,14 +39,14 @@ class JobRun:
 
     @property
     def _job(self) -> Job:
-        """Raises JobElsewhere."""
+        """The job's latest record. Raises JobElsewhere."""
         try:
             return self._store.open[self._id]
         except KeyError:
             raise JobElsewhere from None
 
     def now(self, job: Job) -> Job:
-        """The job with what has been learned of its file so far."""
+        """Return the job with the facts and the progress of its file so far."""
         work = self._work
         if work is None or not job.active:
             return job
@@ -64,7 +66,8 @@ class JobRun:
             try:
                 await self._attempt()
             except SourceChanged:
-                # It is cut elsewhere than it was, by another machine or version: what is known does not fit.
+                # The file is cut at other places than before, because another machine or version has decoded it now.
+                # The known segments do not match these cuts, so the job begins again without them.
                 log.warning("a job begins anew", job=self._id)
                 await self._store.put(replace(self._job, chunks=0, failed_chunks=0, done_s=0.0), anew=True)
                 await self._attempt()
@@ -111,7 +114,7 @@ class JobRun:
         log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
 
     async def _put_off(self, reason: str) -> None:
-        """Try again later, but not for ever."""
+        """Put the job off; it fails once it has been put off for longer than `patience_s`."""
         now_s, job = self._store.clock(), self._job
         since_s = job.waits_since_s or now_s
         if now_s - since_s > self._patience_s:
@@ -121,7 +124,7 @@ class JobRun:
         await self._store.remember(waiting(replace(job, error=reason, code="waiting"), now_s))
 
     async def _fail(self, code: str, reason: str) -> None:
-        """End it, also when that cannot be written down yet."""
+        """End the job as failed, even while the store cannot be written."""
         job = replace(self._job, code=code, error=reason)
         try:
             await self._store.end(job, "failed")
@@ -130,7 +133,7 @@ class JobRun:
 
 
 def waiting(job: Job, now_s: float) -> Job:
-    """To be tried again later."""
+    """Return the job as queued, to be tried again after a pause."""
     since_s = job.waits_since_s or now_s
     wait_s = min(max(now_s - since_s, AGAIN_S[0]), AGAIN_S[1])
     return replace(job, state="queued", waits_since_s=since_s, not_before_s=now_s + wait_s)

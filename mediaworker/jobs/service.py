@@ -1,7 +1,7 @@
-"""The jobs of this worker: accepted, run, reported and erased.
+"""The job service of a worker: it accepts jobs, runs them, posts their webhooks and erases old ones.
 
-What is promised here: a job that was answered 201 ends, whatever is killed meanwhile, in `completed`, `failed` or
-`cancelled`; each stretch of its file is recognised once, but for those that were in work at a kill.
+It guarantees two things, whichever process is killed meanwhile. A job that was answered 201 ends in `completed`,
+`failed` or `cancelled`. Each segment of its file is recognised once, except those in progress at a kill.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from mediaworker.storage.sqlite import UnusableDatabase
 from mediaworker.storage.sure_clock import SureClock
 
 CHECK_S = 1.0
-"""How often the store's file is looked at, or tried to be opened while it could not be."""
+"""How often the store's file is checked, or opened again while it could not be."""
 SWEEP_S = 60.0
 SWEPT = 100
-"""Jobs erased at once."""
+"""The number of old jobs that one query returns."""
 
 log = structlog.get_logger()
 
 
 class TooMany(MediaworkerError):
-    """The key has as many jobs as it may have."""
+    """The key has as many unfinished jobs as `jobs.max_queued_per_key` allows; it deserves status 429."""
 
 
 class JobService:
-    """See the module.
+    """Accepts, runs, cancels and erases jobs.
 
     Args:
-        clock: Unix time.
-        store: that of this worker alone when there is none.
+        clock: returns Unix time.
+        store: the store of jobs; None: a store of this worker alone.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class JobService:
         self.webhooks = self._notifier.outbox
         self._sure_clock = SureClock(self.store.clock)
         self.erased = self.expired = 0
-        """Jobs that somebody had erased, and those that were too old."""
+        """The number of jobs erased by request, and of jobs erased for their age."""
         self._arriving: Counter[str] = Counter()
-        """By key, those that are being written down for the first time."""
+        """The number of new jobs that are being written to the store, by key."""
         self._turns: dict[str, int] = {}
         self._running: dict[str, tuple[asyncio.Task[None], JobRun]] = {}
         self._cancelling: dict[str, asyncio.Task[Job | None]] = {}
@@ -95,23 +95,24 @@ class JobService:
         )
 
     def use(self, settings: Settings) -> None:
-        """At a reload that `notifier.check` has passed."""
+        """Apply reloaded settings that `notifier.check` has passed."""
         self.settings = settings
         self._notifier.use(settings)
 
     async def start(self) -> None:
-        """Jobs go on where they were. A store that cannot be opened keeps nobody from calling: it is tried again."""
+        """Continue the stored jobs. A store that cannot be opened does not keep the worker from accepting calls; it is
+        opened later."""
         try:
             await self.store.start()
         except StoreError as error:
             log.error("there are no jobs: their store cannot be opened", reason=str(error))
         self.webhooks.start()
         self._sweeper = lasting(self._sweep, "jobs-sweeper")
-        self._watcher = lasting(lambda: self.store.look_after(CHECK_S, self._look, self._renew), "jobs-watch")
+        self._watcher = lasting(lambda: self.store.look_after(CHECK_S, self._check_store, self._renew), "jobs-watch")
         self._advance()
 
     async def pause(self) -> None:
-        """Nothing more is worked on; what ran goes on at the next start."""
+        """Stop all work. The next start continues the jobs that were running."""
         self._stopping = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -140,18 +141,19 @@ class JobService:
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be known about the store, though calls are taken."""
+        """Sentences for the operator about the store, valid although calls are accepted."""
         return self.store.warnings
 
     def check_room(self, owner: str) -> None:
-        """Raises TooMany."""
+        """Raise TooMany when this key may have no further job."""
         limit = self.settings.jobs.max_queued_per_key
         active = sum(job.owner == owner and job.active for job in self.store.open.values())
         if active + self._arriving[owner] >= limit:
             raise TooMany(f"{limit} jobs of this key have not ended yet (jobs.max_queued_per_key)")
 
     async def submit(self, job: Job) -> None:
-        """Its source is there. It is on the disk when this returns. Raises StoreError, OSError, TooMany."""
+        """Queue a job whose source is complete; it is on the disk when this returns. Raises StoreError, OSError,
+        TooMany."""
         self.check_room(job.owner)
         self._arriving[job.owner] += 1
         try:
@@ -162,31 +164,31 @@ class JobService:
         self._advance()
 
     async def get(self, job_id: str) -> Job | None:
-        """As it is now. Raises StoreError."""
+        """Return the job with its current progress. Raises StoreError."""
         job = await self.store.find(job_id)
         return None if job is None else self._now(job)
 
     async def page(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
-        """Newest first. Raises StoreError."""
+        """Return at most `limit` jobs older than the job `after`, newest first. Raises StoreError."""
         found = await self.store.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
         return [self._now(self.store.open.get(job.id, job)) for job in found]
 
     async def cancel(self, job_id: str) -> Job | None:
-        """The job, cancelled; None when it has ended. Raises StoreError."""
-        # A task of its own: whoever asks may go away, or ask twice.
+        """Cancel a job and return it; None when it has ended already. Raises StoreError."""
+        # It runs in a task of its own, because the client may disconnect, or may send the request twice.
         if (task := self._cancelling.get(job_id)) is None:
             task = asyncio.get_running_loop().create_task(self._cancel(job_id), name=f"cancel {job_id}")
             self._cancelling[job_id] = task
         return await asyncio.shield(task)
 
     async def erase(self, job_id: str, by: str) -> None:
-        """An ended one, with its result. `by`: the name of the key whose holder asks for it. Raises StoreError."""
+        """Erase an ended job with its result. `by`: the name of the key that requests it. Raises StoreError."""
         await self._erase(job_id)
         log.info("job erased", job=job_id, by=by)
         self.erased += 1
 
     async def _erase(self, job_id: str) -> None:
-        """Raises StoreError."""
+        """Erase an ended job; on an error it stays as it was. Raises StoreError."""
         job = self.store.open.pop(job_id, None)
         self.webhooks.forget(job_id)
         try:
@@ -204,7 +206,7 @@ class JobService:
         return job if run is None else run.now(job)
 
     def _advance(self) -> None:
-        """Begin what may begin, and look again when that may be more."""
+        """Start the jobs that may run now, and set a timer for the next one that is put off."""
         if self._stopping:
             return
         limits, now_s = self.settings.jobs, self.store.clock()
@@ -227,13 +229,14 @@ class JobService:
             self._alarm = asyncio.get_running_loop().call_later(max(0.05, next_s - now_s), self._advance)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Also called for a task that was cancelled before it began."""
+        """Called when a job's task ends, also for a task that was cancelled before it began."""
         del self._running[job_id]
         self._release_stray(job_id)
         self._advance()
 
     def _release_stray(self, job_id: str) -> None:
-        """By its record it runs here, and it does not: its run was cancelled while the record was being written."""
+        """Release a job that runs here by its record but has no task. Its task was cancelled while the record was being
+        written, and without a release no worker would run the job."""
         job = self.store.open.get(job_id)
         if job is None or job.state != "running" or not self.store.owns(job) or self._stopping:
             return
@@ -253,7 +256,7 @@ class JobService:
             await end_tasks(task)
             job = self.store.open.get(job_id)
             if job is None or not job.active:
-                return None  # it was quicker
+                return None  # it ended before it could be cancelled
             return await self.store.end(job, "cancelled")
         except JobElsewhere:
             return None
@@ -276,13 +279,13 @@ class JobService:
         self._advance()
 
     async def _sweep(self) -> None:
-        looked = False
+        clock_set = False
         while True:
             try:
-                if self.store.is_open and not looked:
+                if self.store.is_open and not clock_set:
                     latest = await self.store.read(JobDatabase.latest)
                     self._sure_clock.agree(None if latest is None else created_s(latest))
-                    looked = True
+                    clock_set = True
                 if self.store.is_open:
                     sure = self._sure_clock.is_sure()
                     if sure:
@@ -293,8 +296,8 @@ class JobService:
                 log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)
 
-    async def _look(self) -> None:
-        """A store that could not be opened is opened once it can be, and so for what it could not write. Raises
+    async def _check_store(self) -> None:
+        """Check the store and write the ends of jobs that it could not write before. When it is closed, open it. Raises
         StoreError."""
         if self.store.is_open:
             await self.store.check()
@@ -305,13 +308,13 @@ class JobService:
 
     async def _renew(self, lost: UnusableDatabase) -> None:
         anew = await self.store.renew(lost)
-        # What these have recognised is gone: they must not go on with the rest alone.
+        # The segments of these jobs are lost, so they must begin again instead of recognising only the rest.
         await end_tasks(*(self._running[job_id][0] for job_id in anew if job_id in self._running))
         self.store.begin_anew(anew)
         self._advance()
 
     async def _forget(self, ended_before_s: float) -> None:
-        """Erase those that ended before; webhooks that are still owed for them are given up."""
+        """Erase the jobs that ended before this time; their undelivered webhooks are given up."""
         while old := await self.store.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
             for job_id in old:
                 await self._erase(job_id)

@@ -1,8 +1,8 @@
-"""The files of jobs: uploads in a folder of `data_dir`, and files under configured folders. All of it may block.
+"""The files of jobs: uploads in a folder of `data_dir`, and files under configured folders. Every function may block.
 
-An upload is `<id>.part` until all of it is on the disk, and `<id>` from then on. What is to be done with it is in a
-file of the same name in the folder `job_requests`. So an upload that the store does not know, because its file was
-damaged or deleted, is a job again at the next start; one without its request is kept for a day and then erased.
+An upload is `<id>.part` until all of it is on the disk, and `<id>` from then on. A file of the same name in the folder
+`job_requests` holds the job as it was requested. So when the store has lost a job because its database was damaged or
+deleted, the next start makes the job again. An upload without a request is kept for a day and then erased.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Job)
 
 
 class SourceError(MediaworkerError):
-    """The file is not to be had; the message says why."""
+    """The file of a job does not exist, may not be read, or has changed; the message is the reason, for the client."""
 
 
 class Sources:
@@ -37,29 +37,29 @@ class Sources:
         self._roots = [os.path.realpath(root) for root in settings.jobs.roots]
 
     def incoming(self, job_id: str) -> IncomingFile:
-        """Raises OSError."""
+        """Begin the upload of a job. Raises OSError."""
         return IncomingFile(self._folder, min_free_bytes=self._min_free, path=_place(self._folder, job_id, PART))
 
     def keep(self, job: Job) -> None:
-        """All of its upload has come: a power cut does not take it any more. Raises OSError."""
+        """Keep a complete upload with its request; both survive a power cut when this returns. Raises OSError."""
         make_directory(self._requests)
         write_file(_place(self._requests, job.id), _encoder.encode(job))
         os.replace(_place(self._folder, job.id, PART), _place(self._folder, job.id))
         sync_directory(self._folder)
 
     def drop(self, job_id: str) -> None:
-        """Raises OSError."""
-        # The request first: an upload without it is nobody's job any more.
+        """Erase the upload of a job and its request. Raises OSError."""
+        # The request is erased first: without it a start does not make the job again, wherever this is cut off.
         places = _place(self._requests, job_id), _place(self._folder, job_id), _place(self._folder, job_id, PART)
         for path in places:
             path.unlink(missing_ok=True)
 
     def uploads(self) -> set[str]:
-        """Ids of the uploads that are complete. Raises OSError."""
+        """Return the ids of the complete uploads. Raises OSError."""
         return {path.name for path in _files(self._folder) if path.suffix != PART}
 
     def requested(self, job_id: str) -> Job | None:
-        """The job as it was made, when it can be made again of what is on the disk. Raises OSError."""
+        """Return the job as it was requested, if its upload is whole; otherwise None. Raises OSError."""
         try:
             job = _decoder.decode(_place(self._requests, job_id).read_bytes())
             whole = _place(self._folder, job_id).stat().st_size == job.source.bytes
@@ -68,7 +68,7 @@ class Sources:
         return job if job.id == job_id and job.state == "queued" and whole else None
 
     def erase_incomplete(self) -> int:
-        """Erase what uploads that broke off have left; how many there were. Not while one is coming in. Raises
+        """Erase the remains of interrupted uploads; return their number. It must not run during an upload. Raises
         OSError."""
         parts = [path for path in _files(self._folder) if path.suffix == PART]
         uploads = self.uploads()
@@ -77,7 +77,7 @@ class Sources:
         return len(parts)
 
     def erase_unknown(self, job_ids: Iterable[str], before_s: float) -> int:
-        """Erase those of the uploads that are older; how many are left. Raises OSError."""
+        """Erase those of the uploads that are older than `before_s`; return the number of others. Raises OSError."""
         left = 0
         for job_id in job_ids:
             with contextlib.suppress(FileNotFoundError):
@@ -88,7 +88,8 @@ class Sources:
         return left
 
     def named(self, path: str) -> Source:
-        """A file on this machine. Raises SourceError, which says no more of what is outside than that it is."""
+        """Return a file on this machine by its path. Raises SourceError, whose message does not reveal whether a file
+        outside `jobs.roots` exists."""
         if not self._roots:
             raise SourceError("files of this machine cannot be named: jobs.roots is empty")
         descriptor = self._under(path)
@@ -99,7 +100,7 @@ class Sources:
         return Source(os.path.basename(path), found.st_size, path, found.st_mtime_ns)
 
     def open(self, job: Job) -> int:
-        """A descriptor. Raises SourceError."""
+        """Open the file of a job; return its descriptor. Raises SourceError."""
         if not job.source.path:
             try:
                 return os.open(_place(self._folder, job.id), os.O_RDONLY | os.O_CLOEXEC)
@@ -114,14 +115,18 @@ class Sources:
         return descriptor
 
     def check(self, job: Job, descriptor: int) -> None:
-        """It is still the file that the job was made for. Raises SourceError."""
+        """Raise SourceError when the file has changed since the job was created."""
         found = os.fstat(descriptor)
         if job.source.path and (found.st_size, found.st_mtime_ns) != (job.source.bytes, job.source.mtime_ns):
             raise SourceError("the file has changed since the job was made")
 
     def _under(self, path: str) -> int:
-        """Found first and looked at then: what is checked is what is read, and nothing else is opened. To open a pipe
-        or a device may block, or set something off."""
+        """Open a regular file under `jobs.roots`; return its descriptor. Raises SourceError.
+
+        It is first opened with O_PATH, which reads nothing, then checked, and then opened through that descriptor. So
+        the checked file is the one that is read, even if the path is replaced meanwhile, and no pipe or device is
+        opened, which may block or have side effects.
+        """
         outside = SourceError("there is no such file under jobs.roots")
         if "\0" in path or not os.path.isabs(path):
             raise outside
@@ -143,7 +148,7 @@ class Sources:
 
 
 def _place(folder: Path, job_id: str, suffix: str = "") -> Path:
-    """Raises ValueError for an id that leads out of the folder."""
+    """Return the path of a job's file in `folder`. Raises ValueError for an id that would lead out of the folder."""
     if job_id in ("", ".", "..") or "/" in job_id or "\0" in job_id:
         raise ValueError(f"{job_id[:100]!r} is no id of a job")
     return folder / f"{job_id}{suffix}"

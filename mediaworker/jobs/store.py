@@ -1,7 +1,7 @@
-"""The store of jobs: the open ones in memory as they are on disk, the ended ones on disk.
+"""The store of jobs: open jobs are in memory and on disk, ended jobs on disk only.
 
-A new file takes over the open jobs of one that is lost. While none can be opened at all, there are no jobs, and calls
-are taken all the same.
+When the file is lost, a new one is begun with the open jobs. While no file can be opened there are no jobs, but the
+worker accepts calls all the same.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from mediaworker.storage.sqlite import UnusableDatabase, erase_set_aside
 
 FILE = "jobs.sqlite3"
 UNKNOWN_S = 86400.0
-"""So long an upload is kept that no job knows of: somebody may bring the store back from a copy."""
+"""The time for which an upload without a job is kept, because the operator may restore the store from a copy."""
 log = structlog.get_logger()
 
 
 class JobElsewhere(MediaworkerError):
-    """The job is another worker's by now, or was ended or erased there."""
+    """The job now belongs to another worker of the cluster, or was ended or erased there."""
 
 
 class JobStore(RenewableStore[JobDatabase]):
-    """See the module. `clock`: Unix time."""
+    """The jobs of one worker. `clock` returns Unix time."""
 
     KIND = "job store"
     RECORDS = "jobs and segments"
@@ -54,17 +54,18 @@ class JobStore(RenewableStore[JobDatabase]):
         super().__init__(Path(settings.data_dir) / FILE, JobDatabase, lambda: timestamp(clock()))
         self.sources, self.clock = Sources(settings), clock
         self.open: dict[str, Job] = {}
-        """Not ended, or ended and somebody waits to be told. Ahead of the disk while that is full."""
+        """The jobs that have not ended or have a webhook to post. While the disk is full they are newer than its
+        records."""
         self.ended: dict[State, int] = {"completed": 0, "failed": 0, "cancelled": 0}
         self.trouble: str | None = None
-        """Why jobs cannot be written down, since the last time they could."""
+        """Why jobs cannot be stored; None while they can."""
         self._carried: dict[str, list[tuple[str, int, str]]] = {}
-        """Segments out of a file that is closed already, while no new one could be opened."""
+        """The segments saved from a lost file that is closed already, while no new file could be opened."""
         self.unwritten: set[str] = set()
-        """Jobs that have failed, which could not be written down."""
+        """The jobs whose failure could not be written yet."""
 
     async def start(self) -> None:
-        """Open jobs are at their places in the queue again. Raises StoreError; it may be tried again."""
+        """Open the file and queue its open jobs again. Raises StoreError; it may be tried again."""
         try:
             await self._open()
             await self._begin()
@@ -85,19 +86,20 @@ class JobStore(RenewableStore[JobDatabase]):
         return trouble + super().warnings
 
     async def _begin(self) -> None:
-        """Raises StoreError, OSError."""
+        """Load the open jobs, and clean up the uploads. Raises StoreError, OSError."""
         for job in await self.write(JobDatabase.active):
             self.open[job.id] = job
             if job.state == "running":
                 await self.remember(replace(job, state="queued"))
         lost = await asyncio.to_thread(self.sources.erase_incomplete)
-        again = await self._take_up_again()
+        again = await self._restore_lost()
         kept = await self.sweep_uploads()
         active = sum(job.active for job in self.open.values())
         log.info("jobs", open=active, incomplete_uploads=lost, taken_up_again=again, unknown_uploads=kept)
 
-    async def _take_up_again(self) -> int:
-        """Jobs of which the store has lost its row: they are made anew of what lies beside their uploads."""
+    async def _restore_lost(self) -> int:
+        """Make the jobs again whose rows the store has lost, from the requests beside their uploads; return their
+        number."""
         again, uploads = 0, await asyncio.to_thread(self.sources.uploads)
         for job_id in sorted(uploads - (await self.read(lambda database: database.activity(uploads))).keys()):
             job = await asyncio.to_thread(self.sources.requested, job_id)
@@ -108,8 +110,8 @@ class JobStore(RenewableStore[JobDatabase]):
         return again
 
     async def sweep_uploads(self, *, sure: bool = False) -> int:
-        """Erase the uploads of jobs that have ended, and after a day, if the clock is `sure` of that, those that no job
-        knows of; how many of these are left. Raises StoreError, OSError."""
+        """Erase the uploads of jobs that have ended. If the clock is `sure`, also erase uploads without a job that are
+        older than a day. Return the number of uploads without a job that are left. Raises StoreError, OSError."""
         uploads = await asyncio.to_thread(self.sources.uploads)
         known = await self.read(lambda database: database.activity(uploads))
         for job_id, active in known.items():
@@ -119,15 +121,15 @@ class JobStore(RenewableStore[JobDatabase]):
         return await asyncio.to_thread(self.sources.erase_unknown, unknown, self.clock() - UNKNOWN_S if sure else 0.0)
 
     async def sweep_set_aside(self, keep_s: float) -> None:
-        """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""
+        """Erase damaged files that were set aside as long ago as ended jobs are kept: they hold transcripts as well."""
         if names := await asyncio.to_thread(erase_set_aside, self.file, self.clock() - keep_s):
             log.info("damaged job stores erased", names=names)
 
     # -- the file under it --------------------------------------------------------------------------------------------
 
     async def renew(self, error: UnusableDatabase) -> set[str]:
-        """Go on in a new file, with the open jobs. Those whose segments are lost, which begin anew. Raises StoreError;
-        it may be tried again."""
+        """Go on in a new file with the open jobs; return the jobs whose segments are lost and which begin again. Raises
+        StoreError; it may be tried again."""
         jobs, lost, self.trouble = dict(self.open), set[str](), str(error)
 
         def carry(old: JobDatabase) -> None:
@@ -145,12 +147,12 @@ class JobStore(RenewableStore[JobDatabase]):
             raise
         self.trouble, self._carried = None, {}
         for job in tuple(self.open.values()):
-            if job is not jobs.get(job.id):  # put meanwhile, perhaps into the old file
+            if job is not jobs.get(job.id):  # it was put during the renewal, perhaps into the old file
                 await self.put(_from_the_beginning(job) if job.id in lost else job)
         return lost
 
     def begin_anew(self, job_ids: Collection[str]) -> None:
-        """As `renew` has written them down."""
+        """Reset these open jobs in memory, as `renew` has written them to the new file."""
         for job_id in job_ids:
             if (job := self.open.get(job_id)) is not None and job.active:
                 self.open[job_id] = _from_the_beginning(job)
@@ -161,23 +163,23 @@ class JobStore(RenewableStore[JobDatabase]):
         return self.trouble or super()._why_closed()
 
     async def find(self, job_id: str) -> Job | None:
-        """As it was last put. Raises StoreError."""
+        """Return the job as it was last put; None when there is none. Raises StoreError."""
         if (job := self.open.get(job_id)) is not None:
             return job
         return await self.read(lambda database: database.job(job_id))
 
     async def segments(self, job_id: str) -> list[FileSegment]:
-        """Raises StoreError."""
+        """Return the job's stored segments. Raises StoreError."""
         return await self.read(lambda database: database.segments(job_id))
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
-        """As `JobDatabase.put`. Raises StoreError."""
+        """Write the job (`JobDatabase.put`). Raises StoreError."""
         await self.write(lambda database: database.put(job, segment, anew=anew))
         self.trouble = None
         self.open[job.id] = job
 
     async def remember(self, job: Job) -> None:
-        """Put, or kept in memory alone when that is not possible."""
+        """Put the job; while the store cannot be written, keep it in memory only."""
         self.open[job.id] = job
         try:
             await self.put(job)
@@ -185,33 +187,34 @@ class JobStore(RenewableStore[JobDatabase]):
             self.trouble = str(error)
 
     async def add(self, job: Job) -> None:
-        """A new one, whose source is there. Raises StoreError, OSError."""
+        """Put a new job whose source is complete. Raises StoreError, OSError."""
         await self.put(job)
 
     async def claim(self, job: Job) -> None:
-        """It is run here from now on, and its file is here. Raises StoreError, JobElsewhere, OSError, SourceError."""
+        """Mark the job as running on this worker, which has its file. Raises StoreError, JobElsewhere, OSError,
+        SourceError."""
         started_s = job.started_s or self.clock()
         await self.put(replace(job, state="running", started_s=started_s, error="", code=""))
 
     async def release(self, job_id: str) -> None:
-        """This worker stops, and does not run it any more."""
+        """Hand the job back when this worker stops running it; a store that workers share overrides it."""
 
     def may_run(self, job: Job) -> bool:
-        """Whether it waits for this worker, perhaps among others."""
+        """Return whether the job is queued for this worker, perhaps among others."""
         return job.state == "queued"
 
     def owns(self, job: Job) -> bool:
-        """Whether it is this worker that runs a running one, and that posts the webhook of an ended one."""
+        """Return whether this worker is the one that runs the job, or posts its webhook when it has ended."""
         return True
 
     async def erase(self, job_id: str) -> None:
-        """An ended one, with its result and its upload. Raises StoreError, OSError."""
-        # What is left of an upload without a row would be a job again.
+        """Erase an ended job with its result and its upload. Raises StoreError, OSError."""
+        # The upload is erased first: an upload whose job has no row would become a job again at the next start.
         await asyncio.to_thread(self.sources.drop, job_id)
         await self.write(lambda database: database.erase(job_id))
 
     async def end(self, job: Job, state: State) -> Job:
-        """The upload goes; a webhook keeps the job open. Raises StoreError."""
+        """End the job and erase its upload; a webhook to post keeps it open. Raises StoreError."""
         job = self._as_ended(job, state)
         await self.put(job)
         self._count_ended(job)
@@ -219,9 +222,9 @@ class JobStore(RenewableStore[JobDatabase]):
         return job
 
     def end_unwritten(self, job: Job, error: StoreError) -> None:
-        """It has failed for everybody who asks; `write_ended` writes it down once that is possible.
+        """Fail the job in memory while the store cannot be written; `write_ended` writes its end later.
 
-        After a restart before that it is a job that waits.
+        If the worker restarts before that, the job is queued again.
         """
         self.trouble = str(error)
         job = self.open[job.id] = self._as_ended(job, "failed")
@@ -229,7 +232,7 @@ class JobStore(RenewableStore[JobDatabase]):
         self._count_ended(job)
 
     async def write_ended(self) -> None:
-        """Write down the ends that could not be. Raises StoreError."""
+        """Write the ends of jobs that could not be written before. Raises StoreError."""
         for job_id in tuple(self.unwritten):
             job = self.open.get(job_id)
             with contextlib.suppress(JobElsewhere):
@@ -247,7 +250,7 @@ class JobStore(RenewableStore[JobDatabase]):
         log.info("job ended", job=job.id, state=job.state, segments=job.chunks, seconds=seconds, reason=job.error)
 
     async def let_go(self, job: Job) -> None:
-        """It has ended, which is written down: its upload goes, and its record with the last that is owed."""
+        """Erase the upload of a job whose end is stored, and drop it from `open` unless a webhook is to be posted."""
         if job.over:
             self.open.pop(job.id, None)
         if not job.source.path:
