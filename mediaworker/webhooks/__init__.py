@@ -1,1 +1,1 @@
-"""Posts to the URLs of others: events of calls, and the ends of jobs."""
+"""Webhooks: signed posts of events of calls, and of the ends of jobs, to configured or requested URLs."""

@@ -1,6 +1,6 @@
-"""Events by webhook: each webhook is a subscriber of the hub that puts what it reads into an outbox.
+"""Webhooks of events: each webhook is a subscriber of the hub that queues the events it reads in an outbox.
 
-It keeps its place over restarts: the row up to which every event has been taken, given up, or was not wanted.
+Its place survives a restart: it is the row up to which every event has been delivered, given up or filtered out.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster, signing, wrong_with_secret, wrong_with_url
 
 WAITING, WAITING_CHARS = 16384, 1 << 24
-"""Events in memory, and their size: calls whose events are refused hold others up only beyond it. The store keeps them,
-and they are read again when there is room."""
+"""The most undelivered events in memory, and their total size in characters. Below these limits, calls whose events are
+refused do not delay the events of other calls. Beyond them the feed stops reading; the store keeps the events, and they
+are read when there is room again."""
 PARALLEL = 16
-"""Calls whose events are posted at once: a receiver that does not answer holds each up for seconds."""
+"""The most calls whose events are posted at once: a receiver that does not answer occupies each place for seconds."""
 LATE_S = 300.0
-"""A webhook that is so far behind is told in `readyz`."""
+"""The lag from which `readyz` shows a warning about a webhook."""
 STOP_S = 3.0
 PAUSE_S = 1.0
 log = structlog.get_logger()
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError."""
+    """Check the settings of webhooks. Raises ConfigError."""
     names: set[str] = set()
     for index, hook in enumerate(settings.webhooks):
         key = f"webhooks[{index}]"
@@ -56,13 +57,13 @@ def check(settings: Settings) -> None:
 
 
 class EventFeed(FeedReader):
-    """One webhook. `start` after the hub, `stop` before it. `clock` gives Unix time in seconds."""
+    """One webhook. Call `start` after the hub's and `stop` before it. `clock` returns Unix time in seconds."""
 
     def __init__(self, hub: EventHub, settings: EventWebhook, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(hub, f"webhook {settings.name}", limit=WAITING, pause_s=PAUSE_S)
         self.name = settings.name
         self.skips = 0
-        """Times that events had been erased before they could be sent."""
+        """How often events had been erased before they could be sent."""
         self._settings, self._clock = settings, clock
         self._types = frozenset(settings.types)
         self.outbox = WebhookOutbox(
@@ -75,23 +76,23 @@ class EventFeed(FeedReader):
             on_attempt=self._on_attempt,
         )
         self.refused = ""
-        """Why the receiver has not taken the latest event that it has not taken; empty: it has taken one since."""
+        """The error of the latest attempt; empty when it was successful."""
         self._chars = 0
 
     @property
     def waiting(self) -> int:
-        """Events read and not yet taken."""
+        """The number of events that have been read and are not delivered yet."""
         return len(self._place)
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest event that has not been taken."""
+        """The age of the oldest event that is not delivered yet."""
         oldest_s = self._place.oldest_s
         return 0.0 if oldest_s is None else max(0.0, self._clock() - oldest_s)
 
     @property
     def warning(self) -> str | None:
-        """That events have not been taken for long, and why."""
+        """A sentence about a long lag and its cause; None while the lag is short."""
         if self.lag_s < LATE_S:
             return None
         why = f": {self.refused}" if self.refused else ""
@@ -102,14 +103,14 @@ class EventFeed(FeedReader):
         return self._place.full or self._chars >= WAITING_CHARS
 
     def use(self, settings: EventWebhook) -> None:
-        """At a reload; for what has been read, only secrets and patience are new."""
+        """Apply reloaded settings. For events that have been read already, only secrets and the retry time change."""
         self._settings, self._types = settings, frozenset(settings.types)
         self.outbox.secrets = signing(settings.secret, settings.secret_next)
         self.outbox.retry_s = settings.retry_hours * 3600
 
     async def start(self) -> None:
-        """Raises StoreError. A webhook that is new begins with what happens from now on."""
-        import httpx  # noqa: F401  here, not while calls wait
+        """Start at the stored place; a new webhook begins with the next event. Raises StoreError."""
+        import httpx  # noqa: F401  imported here, because a first import during calls would delay them
 
         await self._load(self._hub.cursor.row)
         await self._save()
@@ -117,7 +118,7 @@ class EventFeed(FeedReader):
         self._begin()
 
     async def stop(self) -> None:
-        """What has never been tried gets a moment; what waits for another try is tried by the next start."""
+        """Wait up to `STOP_S` for the first attempts at all events, and stop. Retries are left to the next start."""
         async with within(STOP_S):
             await self._until(lambda: not self.outbox.lanes.untried and self._place.read_row >= self._hub.cursor.row)
         await end_tasks(*self._tasks)
@@ -135,11 +136,11 @@ class EventFeed(FeedReader):
 
     async def _on_frame(self, row: int, frame: str, *, more: bool) -> None:
         if row <= self._place.read_row:
-            return  # hello, or periodic metrics
+            return  # `hello` or periodic metrics, which have no row
         try:
             event = decode(frame)
             time_s = datetime.fromisoformat(event.time).timestamp()
-        except (EventError, ValueError) as error:  # a disk that forgets
+        except (EventError, ValueError) as error:  # the event is damaged on the disk
             log.error("unreadable event", webhook=self.name, error=str(error))
             return
         if self._types and type_of(event.body) not in self._types:
@@ -176,7 +177,7 @@ class EventFeed(FeedReader):
 
 
 class EventWebhooks:
-    """All webhooks of the configuration. `start` after the hub, `stop` before it. Raises ConfigError."""
+    """All configured webhooks. Call `start` after the hub's and `stop` before it. Raises ConfigError."""
 
     def __init__(self, hub: EventHub, settings: Settings) -> None:
         check(settings)
@@ -211,11 +212,11 @@ class EventWebhooks:
 
     @property
     def warnings(self) -> list[str]:
-        """Of webhooks that are far behind."""
+        """Sentences about webhooks that are far behind."""
         return [feed.warning for feed in self.feeds if feed.warning is not None]
 
     def use(self, settings: Settings) -> None:
-        """At a reload that `check` has passed. Which webhooks there are changes with a start only."""
+        """Apply reloaded settings that `check` has passed. Webhooks are added and removed only by a restart."""
         hooks = {hook.name: hook for hook in settings.webhooks}
         for feed in self.feeds:
             feed.use(hooks[feed.name])

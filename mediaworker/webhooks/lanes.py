@@ -1,4 +1,4 @@
-"""Which messages of an outbox are on their way. No I/O."""
+"""Lanes of an outbox: queues of messages that are sent in order within a lane. No I/O."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """Something that a webhook has not taken yet."""
+    """A message that has not been delivered yet."""
 
     id: str
-    """`webhook-id`: the same in every try."""
+    """The header `webhook-id`, which is the same in every attempt."""
     lane: str | None
-    """Messages of one lane are sent in order, one at a time."""
+    """The name of its lane: the messages of one lane are sent in order, one at a time."""
     url: str
     body: Callable[[], str]
-    """Made anew for each try."""
+    """Returns the body; called for each attempt."""
     since_s: float = 0.0
-    """Unix time from which its patience is counted; 0: from its first try."""
+    """Unix time from which the time for retries counts; 0: from the first attempt."""
     tries: int = 0
     row: int = 0
-    """Of an event: its row in the store."""
+    """The row of an event in the store; 0 for a job."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,8 @@ class _Lane:
 
 
 class Lanes:
-    """In each lane only the first message is on its way; while it waits for another try, the other lanes go on."""
+    """All lanes of an outbox. Only the first message of a lane is being sent; while it waits for a retry, its lane
+    waits and the other lanes go on."""
 
     def __init__(self) -> None:
         self._lanes: dict[str | None, _Lane] = {}
@@ -44,16 +45,16 @@ class Lanes:
 
     @property
     def untried(self) -> bool:
-        """Whether something has never been sent, or is being sent."""
+        """True while a message has never been tried, or is being sent."""
         return any(lane.messages[0].tries == 0 or lane.busy for lane in self._lanes.values())
 
     def add(self, message: OutgoingMessage, due_s: float) -> None:
-        """`due_s` counts for the first message of a lane."""
+        """Append a message to its lane. `due_s`: the time before which a new lane does not send."""
         self._lanes.setdefault(message.lane, _Lane(due_s)).messages.append(message)
 
     def ready(self, now_s: float, count: int) -> Iterator[OutgoingMessage]:
-        """At most `count` to send now, those that were never refused first, then longest due first; each is out until
-        it is `done` or `again`."""
+        """Yield at most `count` messages to send now: first those that were never refused, then those that have been
+        due the longest. The lane of each is busy until `done` or `again` is called."""
         free = (lane for lane in self._lanes.values() if not lane.busy and lane.due_s <= now_s)
         for lane in heapq.nsmallest(count, free, key=lambda lane: (lane.messages[0].tries > 0, lane.due_s)):
             lane.busy = True
@@ -63,7 +64,7 @@ class Lanes:
         return min((lane.due_s for lane in self._lanes.values() if not lane.busy), default=None)
 
     def done(self, message: OutgoingMessage, now_s: float) -> None:
-        """The next message of its lane may go."""
+        """Remove a delivered or given up message; the next one of its lane may be sent."""
         lane = self._lanes[message.lane]
         assert lane.messages.popleft() is message, "a lane's first message is done first"
         lane.busy, lane.due_s = False, now_s
@@ -71,11 +72,11 @@ class Lanes:
             del self._lanes[message.lane]
 
     def again(self, message: OutgoingMessage, due_s: float) -> None:
-        """Its lane waits; the others go on."""
+        """Keep a message for a retry; its lane waits until `due_s`."""
         lane = self._lanes[message.lane]
         lane.busy, lane.due_s = False, due_s
 
     def forget(self, name: str | None) -> list[OutgoingMessage]:
-        """Drop the lane, and return what was in it."""
+        """Drop a lane and return its messages."""
         lane = self._lanes.pop(name, None)
         return [] if lane is None else list(lane.messages)

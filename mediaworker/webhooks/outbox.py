@@ -1,8 +1,9 @@
-"""Messages to webhooks: in order within a lane, each posted under the same id until it is taken or given up.
+"""The outbox of webhooks: it posts messages in order within a lane, each under the same id until it is delivered or
+given up.
 
-Events (`webhooks.events`, a lane for each call) and ends of jobs (`jobs.notifier`, a lane for each job) go out here.
-They keep their places over restarts, an event's by its row in the store, a job's in its record; what was taken just
-before a kill is posted again.
+It sends events (`webhooks.events`, a lane for each call) and ends of jobs (`jobs.notifier`, a lane for each job). The
+outbox itself is in memory only: its callers keep their progress, as a row of the event store or in a job's record. So
+delivery is at least once: a message that was delivered just before a kill is posted again.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 
 UNTAKEABLE_TRIES = 4
-"""A message that is refused as such is put aside after some 2.5 minutes: whoever sent it is told, and the next goes."""
+"""The number of attempts after which a message is given up that the receiver refuses as such: about 2.5 minutes."""
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of one try."""
+    """The result of one attempt."""
 
     state: Literal["delivered", "waiting", "failed"]
     next_s: float = 0.0
-    """Unix time of the next try, while it is `waiting`."""
+    """Unix time of the next attempt, while the state is `waiting`."""
     error: str = ""
 
 
 class WebhookOutbox:
-    """See the module. `close` when nothing is to be sent any more.
+    """Posts messages and retries them. `close` it after the last message.
 
     Args:
-        secrets: each try is signed with each of them; may be set anew, as `retry_s` may.
-        parallel: lanes that are posted to at once: a host that does not answer holds each up for seconds.
-        retry_s: for so long a message is tried again.
-        clock: Unix time.
-        on_attempt: called after each try, before the lane goes on.
+        secrets: the secrets with which each attempt is signed. They may be replaced, and so may `retry_s`.
+        parallel: the most lanes that are posted at once: a host that does not answer occupies each for seconds.
+        retry_s: the time for which a message is retried.
+        clock: returns Unix time.
+        on_attempt: called after each attempt, before its lane goes on.
     """
 
     def __init__(
@@ -63,17 +64,17 @@ class WebhookOutbox:
         self._name, self._poster = name, poster
         self._parallel, self._clock, self._on_attempt = parallel, clock, on_attempt
         self._held: dict[str, float] = {}
-        """Hosts that have asked for a pause of everything, and its end."""
+        """The end of the pause of each host that has answered 429."""
         self._changed = asyncio.Event()
         self._posts: dict[str | None, asyncio.Task[None]] = {}
-        """By lane."""
+        """The tasks that are posting, by lane."""
         self._sender: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._sender = lasting(self._send, f"{self._name}: send")
 
     async def stop(self) -> None:
-        """Send nothing more. What waits for another try is the feed's to bring again."""
+        """Stop sending. The caller adds undelivered messages again after the next start."""
         await end_tasks(*self._posts.values(), self._sender)
 
     async def close(self) -> None:
@@ -81,25 +82,25 @@ class WebhookOutbox:
         await self._poster.close()
 
     def add(self, message: OutgoingMessage, due_s: float = 0.0) -> None:
-        """`due_s`: Unix time before which it is not sent."""
+        """Queue a message. `due_s`: the Unix time before which it is not sent."""
         self.lanes.add(message, max(due_s, self._clock()))
         self._changed.set()
 
     def forget(self, lane: str | None) -> list[OutgoingMessage]:
-        """Nothing of this lane is sent any more. Returns what was in it."""
+        """Drop a lane, stop its current post, and return its messages."""
         if (task := self._posts.get(lane)) is not None:
             task.cancel()
         return self.lanes.forget(lane)
 
     async def attempt(self, message: OutgoingMessage) -> Attempt:
-        """One try, now."""
+        """Post a message once, now."""
         now_s = self._clock()
         self.tries += 1
         message.tries += 1
         message.since_s = message.since_s or now_s
         try:
             refusal = await self._poster.post(message.url, self.secrets, message.id, message.body(), now_s)
-        except Exception as error:  # ours: the lane's other messages must go on all the same
+        except Exception as error:  # a fault of this program must not stop the lane's other messages
             log.exception("webhook failed", webhook=self._name)
             refusal = Refusal(repr(error))
         if refusal is None:

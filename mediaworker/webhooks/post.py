@@ -1,8 +1,9 @@
-"""One signed POST, as Standard Webhooks says (standardwebhooks.com), and how long to wait before the next try.
+"""Sends one signed POST by the rules of Standard Webhooks (standardwebhooks.com); computes the pause before a retry.
 
-`webhook-id` is the same in every try, so that a receiver can tell a repetition; `webhook-timestamp` and
-`webhook-signature` are of the try, with a signature for each secret. Redirects are not followed: a body goes where it
-was asked to go. Certificates are checked against the system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
+`webhook-id` is the same in every attempt, so that a receiver can recognise a repetition. `webhook-timestamp` and
+`webhook-signature` are new in each attempt, with a signature for each secret. Redirects are not followed: they could
+lead the body to a host that nobody has configured. Certificates are checked against the system's authorities, or those
+of SSL_CERT_FILE and SSL_CERT_DIR.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 15.0
 WAITS_S: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""Behind the first tries; then every hour."""
+"""The pauses after the first attempts; the last one is repeated."""
 JITTER = 0.1
 MAX_AFTER_S = 3600.0
-"""A receiver that asks for a longer pause is asked again after an hour all the same."""
+"""The longest pause of a `Retry-After` that is respected."""
 UNTAKEABLE = frozenset((400, 405, 406, 411, 413, 414, 415, 422, 431))
-"""What is wrong with the message itself, which no wait will change."""
+"""The statuses that refuse the message itself, so that a later retry hardly ever helps."""
 TOO_MANY_REQUESTS = 429
-"""Is said to the sender and not of one message: the pause that comes with it is for all."""
+"""This status refuses the sender and not one message, so its pause applies to every message to the host."""
 BODY_BYTES, BODY_S = 65536, 1.0
-"""So much of an answer's body is read, for so long, that its connection can be used again."""
+"""The most bytes of a response's body that are read, and for how long, so that its connection can be reused."""
 KEEP_S = 3.0
-"""An idle connection is closed before the receiver does it, often after 5 s, just as the next message is sent."""
+"""The time after which an idle connection is closed. Receivers often close theirs after 5 s; a message that is sent at
+that moment would be lost."""
 MAX_URL_CHARS = 2000
 PREFIX = "whsec_"
-"""Before a secret that is base64."""
+"""The prefix of a secret that is base64."""
 MIN_SECRET_BYTES = 24
 
 
 def wrong_with_url(url: str) -> str | None:
-    """None when nothing is."""
+    """Return why a URL cannot be used; None when it can."""
     if len(url) > MAX_URL_CHARS or not url.isprintable() or " " in url:
         return f"must be a URL of at most {MAX_URL_CHARS} characters"
     try:
@@ -59,9 +61,9 @@ def wrong_with_url(url: str) -> str | None:
 
 
 def wrong_with_secret(secret: Secret) -> str | None:
-    """None when nothing is."""
+    """Return why a secret cannot be used; None when it can."""
     try:
-        # Here, because the library passes over what is no base64.
+        # Checked here, because the library ignores characters that are not base64.
         size = len(base64.b64decode(_key(secret).removeprefix(PREFIX), validate=True))
     except ValueError as error:
         return f"what follows {PREFIX} must be base64 ({error})"
@@ -69,24 +71,25 @@ def wrong_with_secret(secret: Secret) -> str | None:
 
 
 def _key(secret: Secret) -> str:
-    """The secret as the library takes it: base64, of any text."""
+    """Return the secret in the library's form, which is base64; any other text is encoded."""
     plain = secret.reveal()
     return plain if plain.startswith(PREFIX) else PREFIX + base64.b64encode(plain.encode()).decode()
 
 
 def signing(*secrets: Secret) -> tuple[Secret, ...]:
-    """Those of them that are set."""
+    """Return the secrets that are set."""
     return tuple(secret for secret in secrets if secret)
 
 
 def wait_s(tries: int, after_s: float | None = None) -> float:
-    """After so many tries without success; `after_s`: the pause that the receiver has asked for."""
+    """Return the pause after this many failed attempts; `after_s`: the pause that the receiver has requested."""
     pause_s = WAITS_S[min(tries, len(WAITS_S)) - 1] if after_s is None else max(1.0, after_s)
     return pause_s * (1 + JITTER * random.random())
 
 
 def retry_after_s(header: str, now_s: float) -> float | None:
-    """The pause of `Retry-After` (RFC 9110 section 10.2.3): seconds or a date, at most MAX_AFTER_S; None: neither."""
+    """Return the pause of a `Retry-After` with seconds or a date (RFC 9110 section 10.2.3), at most MAX_AFTER_S; None
+    for any other value."""
     try:
         wait = float(int(header)) if header.isascii() and header.isdigit() else _date_s(header) - now_s
     except (ValueError, OverflowError):
@@ -101,24 +104,24 @@ def _date_s(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a POST was not taken."""
+    """The reason why a POST was not accepted, and whether and when a retry makes sense."""
 
     reason: str
     gone: bool = False
-    """For ever: there is nobody behind this URL any more (410)."""
+    """The receiver no longer exists at this URL (410), so no retry is made."""
     untakeable: bool = False
-    """The message is refused as such: the same message again hardly ever helps."""
+    """The receiver refuses the message itself, so a retry hardly ever helps."""
     after_s: float | None = None
-    """The pause that the receiver has asked for."""
+    """The pause that the receiver has requested."""
     throttled: bool = False
-    """The pause is for everything that is sent there."""
+    """The pause applies to every message to the host."""
 
 
 class Poster:
-    """Posts. `close` when nothing is to be sent any more.
+    """An HTTP client that posts signed messages. `close` it after the last message.
 
-    `targets` holds URLs that a user gave to addresses that may be connected to; None: anywhere, as the operator says,
-    and through the proxy of HTTPS_PROXY and HTTP_PROXY, except to the hosts of NO_PROXY.
+    `targets` restricts the connections for URLs that a user has set. None: the URLs are the operator's, connections go
+    anywhere, and they use the proxy of HTTPS_PROXY and HTTP_PROXY except to the hosts of NO_PROXY.
     """
 
     def __init__(self, targets: Targets | None = None) -> None:
@@ -134,7 +137,7 @@ class Poster:
     async def post(
         self, url: str, secrets: Sequence[Secret], message_id: str, body: str, now_s: float
     ) -> Refusal | None:
-        """One try, signed with each secret. None: it has been taken."""
+        """Post a message once, signed with each secret. Return why it was refused; None when it was accepted."""
         import httpx
         from standardwebhooks.webhooks import Webhook as Signer
 
@@ -160,14 +163,15 @@ class Poster:
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
-        # Whoever posts says how much at once: waiting for a place is no try.
+        # The outbox limits the parallel posts. With a limit here, an attempt would include the wait for a connection.
         limits, timeout = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_S), httpx.Timeout(TIMEOUT_S)
         if self._targets is not None:
-            # A connection to a checked address is not used again: it would be for every name that has this address,
-            # whatever name its certificate was checked for. One address that does not answer leaves time for the next.
+            # A connection to a checked address is not reused: httpx would use it for every host name with this address,
+            # although the certificate was checked for one name. The shorter connect timeout leaves time for the next
+            # address when one does not answer.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
             timeout = httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / 3)
-        # A proxy would be connected to in place of a checked address.
+        # A proxy would make the connection itself, to an address that nobody has checked.
         proxied = self._targets is None
         verify = system_authorities() or True
         return httpx.AsyncClient(
@@ -177,15 +181,16 @@ class Poster:
     async def _send(
         self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes
     ) -> tuple[int, str]:
-        """Status and Retry-After of the answer. Tries the addresses that may be connected to one after the other."""
+        """Send the request to the allowed addresses of its host, one after the other until one accepts the connection.
+        Return status and Retry-After of the response."""
         import httpx
 
         if self._targets is None:
             return await self._request(client, url, headers, body)
         port = url.port or (443 if url.scheme == "https" else 80)
-        name = url.raw_host.decode()  # as DNS has it: of an international one the ASCII form
+        name = url.raw_host.decode()  # the form for DNS, which is ASCII also for an international name
         addresses = await self._targets.addresses(name, port)
-        # The name stays what the receiver and its certificate are asked for.
+        # The Host header and the certificate check keep the name, although the URL now has an address.
         headers = headers | {"host": url.netloc.decode()}
         for address in addresses[:-1]:
             with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
@@ -199,7 +204,7 @@ class Poster:
 
         extensions, size = {"sni_hostname": name} if name else None, 0
         async with client.stream("POST", url, content=body, headers=headers, extensions=extensions) as answer:
-            with contextlib.suppress(TimeoutError, httpx.HTTPError):  # the status has come, and counts
+            with contextlib.suppress(TimeoutError, httpx.HTTPError):  # the status has arrived, and only it matters
                 async with asyncio.timeout(BODY_S):
                     async for part in answer.aiter_raw():
                         size += len(part)

@@ -1,8 +1,8 @@
-"""Which addresses a URL that a user gave may lead to: public ones, and those that the operator allows.
+"""Decides to which addresses a user's URL may connect: to public ones, and to those that the operator allows.
 
-The name is looked up here, each of its addresses is checked, and the connection goes to an address that has passed: a
-name that changes between the check and the connection (DNS rebinding) changes nothing. What a URL spells in decimal,
-octal or hexadecimal is an address by then like any other.
+The host name is resolved here, each of its addresses is checked, and the connection is made to an address that has
+passed. So a name that changes between the check and the connection (DNS rebinding) has no effect. An address that a URL
+spells in decimal, octal or hexadecimal form is checked in the same way, because the resolver has normalised it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from mediaworker.errors import MediaworkerError
 Address = IPv4Address | IPv6Address
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 NAT64 = IPv6Network("64:ff9b::/96")
-"""RFC 6052 section 2.1: an IPv4 address behind a translator."""
+"""The prefix of IPv6 addresses that a translator maps to the IPv4 address in them (RFC 6052 section 2.1)."""
 TUNNELS = (IPv6Network("2001::/32"), IPv6Network("2002::/16"))
-"""Teredo (RFC 4380) and 6to4 (RFC 3056), which hold an IPv4 address, and which nobody needs any more."""
+"""Teredo (RFC 4380) and 6to4 (RFC 3056). Their addresses embed an IPv4 address that could be private, and both are out
+of use."""
 DOCUMENTATION = IPv6Network("3fff::/20")
-"""RFC 9637."""
+"""The prefix for documentation (RFC 9637)."""
 WITHIN = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv4Network("168.63.129.16/32"))
-"""Protocol assignments (RFC 6890), which Python took for public before 3.11.9, and where one cloud has its metadata;
-relays of 6to4 (RFC 7526); and the address at which Azure tells each of its machines its configuration."""
+"""Networks that are not public although `is_global` may say so: protocol assignments (RFC 6890), which Python before
+3.11.9 reports as global and where one cloud serves its metadata; relays of 6to4 (RFC 7526); and the address at which
+Azure serves each machine its configuration."""
 LOOKUPS = 4
-"""Names looked up at once, in threads of their own: a name server that does not answer holds up webhooks alone."""
+"""The number of names resolved at once, in threads of their own: a name server that does not answer delays only
+webhooks."""
 
 
 class ForbiddenTarget(MediaworkerError, OSError):
-    """The name stands for no address that may be connected to."""
+    """None of the host's addresses may be connected to."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the Internet could connect to it."""
+    """Return whether the address is one of the public Internet."""
     address = _embedded(address)
     if isinstance(address, IPv6Address):
         if address not in GLOBAL_UNICAST or address in DOCUMENTATION or any(address in tunnel for tunnel in TUNNELS):
@@ -47,7 +50,7 @@ def is_public(address: Address) -> bool:
 
 
 def _embedded(address: Address) -> Address:
-    """The IPv4 address that packets to this one end at, or the address itself."""
+    """Return the IPv4 address to which a translator or the kernel maps this one, or else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in NAT64:
@@ -56,7 +59,10 @@ def _embedded(address: Address) -> Address:
 
 
 class Targets:
-    """`allow`: networks (CIDR) that may be reached though they are not public. Raises ConfigError."""
+    """The addresses to which webhooks may connect.
+
+    `allow`: networks (CIDR) that are allowed although they are not public. Raises ConfigError.
+    """
 
     def __init__(self, allow: Sequence[str]) -> None:
         self._allow = []
@@ -72,13 +78,13 @@ class Targets:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def may(self, address: Address) -> bool:
-        """Whether it may be connected to."""
+        """Return whether webhooks may connect to the address."""
         if is_public(address):
             return True
         return any(each in network for each in {address, _embedded(address)} for network in self._allow)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses of this host that may be connected to, in the resolver's order.
+        """Return the addresses of a host to which webhooks may connect, in the resolver's order.
 
         Raises OSError when there is no such host, ForbiddenTarget when none of its addresses may be connected to.
         """
