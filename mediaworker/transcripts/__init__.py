@@ -1,1 +1,1 @@
-"""Transcripts of calls and files, in the formats that they can be asked for."""
+"""Transcripts of calls and files, in every format that a client may request."""

@@ -1,4 +1,4 @@
-"""A call's finals as a transcript: JSON, plain text, SubRip, WebVTT. Pure formatting."""
+"""Renders the finals of a call as a transcript in JSON, plain text, SubRip or WebVTT. No I/O."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Format = Literal["json", TextFormat]
 FORMATS: tuple[Format, ...] = ("json", "txt", "srt", "vtt")
 MEDIA_TYPES: dict[str, str] = {"json": formats.JSON, **formats.MEDIA_TYPES}
 TYPES = frozenset({"transcript.final", "transcript.words", "call.started", "leg.updated"})
-"""Of the events that `segments` reads."""
+"""The types of the events that `segments` reads."""
 
 
 class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One final. `speaker` is the name of who had the leg, else its label, its role when known, else the leg."""
+    """One final. `speaker` is the name of the leg's speaker at that time, or else the leg's label, its role if known,
+    or the name of the leg."""
 
     utterance_id: str
     leg: str
@@ -34,17 +35,19 @@ class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     error: str | None = None
     words: list[events.Word] = []
-    """Empty: nobody asked when they were said, or it could not be told."""
+    """The words with their times; empty when word timestamps are off or could not be computed."""
 
 
 class CallTranscript(msgspec.Struct, frozen=True):
+    """The JSON form of a call's transcript."""
+
     call_id: str
     state: str
     segments: list[CallSegment]
 
 
 def segments(record: events.CallRecord, frames: Iterable[str]) -> list[CallSegment]:
-    """From frames of `TYPES`, in the order in which people began to speak."""
+    """Return the segments of a call from the frames of `TYPES`, ordered by the start of speech."""
     labels = {leg.leg: leg.label for leg in record.legs}
     bodies = list(_bodies(frames))
     names = _names(record, bodies)
@@ -75,9 +78,9 @@ def segments(record: events.CallRecord, frames: Iterable[str]) -> list[CallSegme
 
 
 def _names(record: events.CallRecord, bodies: Iterable[events.EventBody]) -> dict[str, list[tuple[int, str]]]:
-    """Leg → who had it, one after the other: since when, and by what name. What came later of one counts.
+    """Return, for each leg, its speakers in order as (start, name). When a speaker is renamed, the later name counts.
 
-    Names that were given to legs after the call's end are in its record alone, and are of who had them last.
+    A name that was set after the end of the call is only in the call's record, and is that of the leg's last speaker.
     """
     found: dict[str, list[tuple[int, str]]] = {}
     for body in bodies:
@@ -95,12 +98,13 @@ def _names(record: events.CallRecord, bodies: Iterable[events.EventBody]) -> dic
 
 def _bodies(frames: Iterable[str]) -> Iterator[events.EventBody]:
     for frame in frames:
-        with contextlib.suppress(events.EventError):  # one that is damaged on the disk costs itself
+        with contextlib.suppress(events.EventError):  # an event that is damaged on the disk is left out
             yield decode(frame).body
 
 
 def render(record: events.CallRecord, found: Sequence[CallSegment], format: Format) -> str:
-    """JSON has every final; the others leave out those without text, and subtitles cut the long ones."""
+    """Return the transcript in a format. JSON has every final; the other formats leave out finals without text, and
+    subtitles split long ones."""
     if format == "json":
         return msgspec.json.encode(CallTranscript(record.call_id, record.state, list(found))).decode()
     lines = [SpokenLine(each.start_ms, each.end_ms, each.text, each.speaker, each.words) for each in found]

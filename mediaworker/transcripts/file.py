@@ -1,7 +1,7 @@
-"""A file's transcript in the formats that it can be asked for. Pure.
+"""Renders the transcript of a file in every format that a client may request. No I/O.
 
-`json`, `verbose_json` and `diarized_json` are OpenAI's objects (its API reference, "Create transcription"), with more
-fields where there is more to say.
+`json`, `verbose_json` and `diarized_json` are OpenAI's objects (its API reference, "Create transcription") with some
+further fields.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ ONE_CHANNEL = "the audio has one channel, and speakers are told apart by channel
 
 @dataclass(frozen=True, slots=True)
 class FileTranscript:
-    """All of a file."""
+    """The segments of a file, and the facts about the file that the formats show."""
 
     segments: Sequence[FileSegment]
-    """Arranged."""
+    """The segments in the order of `arranged`."""
     duration_s: float
     channels: int = 1
     speakers: Sequence[str] = ()
     damaged: int = 0
-    """Places at which something could not be decoded, or is missing."""
+    """The number of places where audio is missing or could not be decoded."""
     jumps: int = 0
-    """Times that the file's clock was wrong or was set back."""
+    """How often the file's timestamps were wrong or were set back."""
 
     @classmethod
     def of(cls, facts: FileFacts, segments: Sequence[FileSegment], speakers: Sequence[str]) -> FileTranscript:
-        """Of a file as far as it has been read."""
+        """Return the transcript of a file as far as it has been read."""
         channels, ended = facts.opened.channels if facts.opened else 1, facts.ended or Ended(0.0, 0)
         return cls(segments, ended.duration_s, channels, speakers, ended.damaged, ended.jumps)
 
     @property
     def warnings(self) -> list[str]:
-        """What is missing in it, for its reader."""
+        """Sentences for the reader about the parts of the file that the transcript lacks."""
         found = []
         if failed := sum(segment.error is not None for segment in self.segments):
             found.append(f"{failed} of {len(self.segments)} stretches of speech could not be recognised")
@@ -65,18 +65,18 @@ class FileTranscript:
 
     @property
     def whole(self) -> bool:
-        """Whether all that the file holds was decoded and recognised."""
+        """True when the whole file was decoded and recognised."""
         return not self.damaged and all(segment.error is None for segment in self.segments)
 
     def speaker(self, segment: FileSegment) -> str:
-        """Empty when there is one channel and nobody has named it."""
+        """Return the name of a segment's speaker; empty when there is a single channel without a name."""
         if self.channels == 1 and not any(self.speakers):
             return ""
         return speaker(segment.channel, self.speakers)
 
 
 def render(transcript: FileTranscript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
-    """`granularities`: of `verbose_json`, `segment` and `word`."""
+    """Return the transcript in a format. `granularities`: the parts of `verbose_json`, `segment` and `word`."""
     end_ms = round(1000 * transcript.duration_s) or None
     match format:
         case "text" if transcript.channels > 1:
@@ -96,13 +96,13 @@ def render(transcript: FileTranscript, format: Format, *, granularities: Sequenc
 
 
 def warnings_of(transcript: FileTranscript, format: Format) -> list[str]:
-    """Those of the transcript, and what its reader must know of it in this format."""
+    """Return the warnings of the transcript, and those that apply to this format only."""
     alone = format == "diarized_json" and transcript.channels == 1
     return transcript.warnings + ([ONE_CHANNEL] if alone else [])
 
 
 def spoken_line(transcript: FileTranscript, segment: FileSegment) -> str:
-    """A line of a text in which several speakers are told apart: who said it, and what."""
+    """Return a segment as a line of text, after the name of its speaker."""
     return plain_text([_line(transcript, segment)])
 
 
@@ -139,7 +139,7 @@ def _verbose(transcript: FileTranscript, granularities: Sequence[str]) -> dict[s
 
 
 def _segment(transcript: FileTranscript, number: int, segment: FileSegment) -> dict[str, Any]:
-    # Probabilities of tokens are not kept: the fields that clients expect are there, and zero.
+    # Token probabilities are not kept; the fields that clients expect are present with the value zero.
     found: dict[str, Any] = {
         "id": number,
         "seek": segment.start_ms // 10,
@@ -169,7 +169,7 @@ def _diarized(transcript: FileTranscript) -> dict[str, Any]:
 
 
 def _ended(transcript: FileTranscript, format: Format, found: dict[str, Any]) -> dict[str, Any]:
-    """With what all objects end with."""
+    """Add the members with which all JSON formats end."""
     found["usage"] = {"type": "duration", "seconds": round(transcript.duration_s)}
     if warnings := warnings_of(transcript, format):
         found["warnings"] = warnings

@@ -1,6 +1,6 @@
-"""What people said as plain text, SubRip (`.srt`) or WebVTT (`.vtt`): the one way for calls and files. Pure formatting.
+"""Renders lines of speech as plain text, SubRip (`.srt`) or WebVTT (`.vtt`), for calls and files alike. No I/O.
 
-JSON differs between the two, and is in `call` and `file`.
+The JSON forms of calls and files differ, and are in `call` and `file`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MEDIA_TYPES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SpokenLine:
-    """Something said. Times before 0 are shown at 0, and a text with nothing to show is left out."""
+    """One utterance to render. Times before 0 are shown as 0, and a line without visible text is left out."""
 
     start_ms: int
     end_ms: int
     text: str
     speaker: str = ""
     words: Sequence[Word] = ()
-    """When they were said; empty when nobody knows."""
+    """The words with their times; empty when the times are unknown."""
 
 
 def plain_text(lines: Iterable[SpokenLine], *, clocks: bool = False) -> str:
-    """A line for each that has text: when it began if `clocks`, who said it if that is known, and what."""
+    """Return one line per utterance with text: its start time if `clocks`, its speaker if known, and the text."""
     spoken = ((line, one_line(line.text)) for line in lines)
     return "".join(
         (f"[{clock(line.start_ms, '.')}] " if clocks else "")
@@ -50,41 +50,42 @@ def plain_text(lines: Iterable[SpokenLine], *, clocks: bool = False) -> str:
 
 
 def srt(lines: Iterable[SpokenLine], *, end_ms: int | None = None) -> str:
-    """The speaker's name stands before the first of a line's cues, and takes its place there.
+    """Return SubRip. The speaker's name stands in the first cue of an utterance and counts towards its length.
 
-    `end_ms`: of what is shown meanwhile; no cue stays longer. None: nobody knows.
+    `end_ms`: the end of the medium, after which no cue is shown; None: unknown.
     """
     blocks = []
     for number, (cue, line, first) in enumerate(_shown(lines, end_ms, named=True), 1):
-        # `-->` is SubRip's own; the name and the text may make one together.
-        said = re.sub("--+>", "->", (_prefix(line) if first else "") + "\n".join(cue.lines))
-        blocks.append(f"{number}\n{_times(cue, ',')}\n{said}\n")
+        # `-->` is SubRip's syntax. It is replaced after joining, because name and text may form one together.
+        shown = re.sub("--+>", "->", (_prefix(line) if first else "") + "\n".join(cue.lines))
+        blocks.append(f"{number}\n{_times(cue, ',')}\n{shown}\n")
     return "\n".join(blocks)
 
 
 def vtt(lines: Iterable[SpokenLine], *, end_ms: int | None = None) -> str:
-    """The speaker's name is in a voice tag of every cue. `end_ms`: see `srt`."""
+    """Return WebVTT. The speaker's name is in a voice tag of every cue. `end_ms`: as for `srt`."""
     blocks = ["WEBVTT\n"]
     for cue, line, _ in _shown(lines, end_ms, named=False):
         voice = f"<v {_escape(line.speaker)}>" if line.speaker else ""
-        said = _escape("\n".join(cue.lines))
-        blocks.append(f"{_times(cue, '.')}\n{voice}{said}\n")
+        shown = _escape("\n".join(cue.lines))
+        blocks.append(f"{_times(cue, '.')}\n{voice}{shown}\n")
     return "\n".join(blocks)
 
 
 def clock(ms: int, point: str) -> str:
-    """HH:MM:SS and milliseconds; SubRip wants a comma, WebVTT a point."""
+    """Return HH:MM:SS and milliseconds, separated by a comma for SubRip and by a point for WebVTT."""
     seconds, millis = divmod(max(0, ms), 1000)
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{millis:03}"
 
 
 def one_line(text: str) -> str:
-    """A blank line would end a cue."""
+    """Return the text on one line, with single spaces: a blank line would end a cue."""
     return " ".join(text.split())
 
 
 def _shown(lines: Iterable[SpokenLine], end_ms: int | None, *, named: bool) -> list[tuple[Cue, SpokenLine, bool]]:
-    """By their start, with the line of each and whether it is the line's first. One speaker's never overlap."""
+    """Return all cues by their start, each with its line, and whether it is the line's first cue. The cues of one
+    speaker never overlap."""
     shown: list[tuple[Cue, SpokenLine, bool]] = []
     free_ms: dict[str, int] = {}
     for line, next_ms in _nexts(lines, end_ms):
@@ -97,8 +98,9 @@ def _shown(lines: Iterable[SpokenLine], end_ms: int | None, *, named: bool) -> l
 
 
 def _nexts(lines: Iterable[SpokenLine], end_ms: int | None) -> Iterator[tuple[SpokenLine, int | None]]:
-    """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over. Behind
-    the last there is the end."""
+    """Return the lines in order, each with the time at which its cues must have ended: the start of the same speaker's
+    next line, or of the next line of any speaker after its end, whichever comes first. For the last line it is
+    `end_ms`."""
     cleaned = (
         replace(each, start_ms=max(0, each.start_ms), text=one_line(each.text), speaker=one_line(each.speaker))
         for each in lines

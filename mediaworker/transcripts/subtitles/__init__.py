@@ -1,1 +1,1 @@
-"""Cues: a long text in pieces that can be read on the screen."""
+"""Subtitles: a long text is split into cues that can be read on a screen."""

@@ -1,11 +1,11 @@
-"""A long text as subtitles that can be read: cues of two short lines, cut where the speaker paused. Pure.
+"""Splits a long text into readable subtitles: cues of two short lines, cut where the speaker paused. No I/O.
 
-Every character of the text is in exactly one cue, but for the spaces around a cut. The cuts are those that together
-cost least, found by a dynamic programme over the places where a cut may be.
+Every character of the text is in exactly one cue, except the spaces around a cut. Among all places where a cut is
+allowed, a dynamic programme finds the cuts with the lowest total cost.
 
 The numbers are those of the Netflix English Template Timed Text Style Guide: 42 characters, 2 lines, 7 s, 2 frames
-between subtitles, and for adults 17 characters a second; its shortest is 5/6 s, here 1 s. The 160 to 180 words a minute
-of the BBC Subtitle Guidelines are about the same speed. A wide character counts as two, as it does in a line.
+between subtitles, and for adults 17 characters a second. Its shortest cue is 5/6 s; here it is 1 s. The 160 to 180
+words a minute of the BBC Subtitle Guidelines are about the same speed. A wide character counts as two columns.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ from mediaworker.transcripts.subtitles.places import BreakPlace, atoms, columns
 from mediaworker.transcripts.subtitles.times import SILENCE_MS, Timed, timed
 
 LINE = 42
-"""Columns."""
+"""The most columns of a line."""
 LINES = 2
 LONGEST_MS = 7000
 SHORTEST_MS = 1000
-"""A cue stays so long if the next one lets it."""
+"""The shortest time that a cue is shown, unless the next cue begins earlier."""
 SPEED = 17
-"""Columns a second, spaces too: a cue that is said faster stays longer, if the next one lets it."""
+"""The reading speed in columns per second, spaces included. A cue that is spoken faster is shown for longer, unless the
+next cue begins."""
 GAP_MS = 80
-"""Two frames without text, so that the eye sees the change; where there is room."""
+"""The gap between two cues where there is room: two frames, so that the viewer notices the change."""
 SHORT = 10
-"""Columns. A line or a cue with no more, cut off its sentence, is an orphan."""
+"""A line or a cue of at most this many columns that is cut off its sentence is an orphan."""
 
-# Costs. What is more than the sum of some others is avoided at the price of these.
+# Costs. A fault that costs more than several others together is avoided at the price of those.
 _CUE = 20
-"""Fewer are better."""
+"""The cost of each cue: fewer cues are better."""
 _FULL = 40
-"""Of a cue without room left, by the square: cues of about the same length cost less."""
+"""The cost of a full cue. It grows with the square of the length, so that cues of about the same length cost less."""
 _CUT = dict(zip(BreakPlace, (800, 100, 40, 15, 8, 0), strict=True))
-"""From a part of a word to a whole sentence."""
+"""The cost of ending a cue at a place, from the inside of a word to the end of a sentence."""
 _ORPHAN = 500
 _SILENCE = 150
-"""A cue with a long silence in it."""
+"""The cost of a long silence within a cue."""
 _HASTE = 100
-"""Of a cue that needs twice the time there is, by the square and up to thrice: that evens the speed of cues out."""
+"""The cost of a cue that needs twice the time that there is. It grows with the square, up to three times the time, so
+that the speeds of cues become similar."""
 _LATE = 0.06
-"""Each millisecond said behind the longest that a cue may stay, up to `_LATEST`: less than two orphans."""
+"""The cost of each millisecond of speech after the longest time that a cue may be shown, up to `_LATEST`, which is less
+than that of two orphans."""
 _LATEST = 600
 _LINE_CUT = dict(zip(BreakPlace, (800, 42, 21, 2, 1, 0), strict=True))
-"""In columns that one line may be longer than the other."""
+"""The cost of a line break at a place, in columns by which one line may be longer than the other to avoid it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,15 @@ class Cue:
 def cues(
     text: str, words: Sequence[Word], start_ms: int, end_ms: int, *, indent: int = 0, until_ms: int | None = None
 ) -> list[Cue]:
-    """In order, without overlap, none before `start_ms`; none only for a text without anything to show.
+    """Return the cues of a text in order, without overlap and none before `start_ms`. The list is empty only for a text
+    without visible characters.
 
     Args:
-        words: of the text, in order. Without, or with others, times are shared out between `start_ms` and `end_ms`.
-        indent: columns of the first line that something else takes: half of it at most.
-        until_ms: where the next one on the screen begins; nothing stays longer. One that leaves no room is taken as
-            a millisecond for each cue.
+        words: the words of the text in order. Without words, or with those of another text, the time between
+            `start_ms` and `end_ms` is shared out in proportion to the length of the parts.
+        indent: columns of the first line that the speaker's name occupies; at most half a line counts.
+        until_ms: the start of the next text on the screen, at which the last cue ends. If it leaves no time, each cue
+            has one millisecond.
     """
     text = " ".join(text.split())
     first_line = LINE - min(max(0, indent), LINE // 2)
@@ -86,7 +91,7 @@ def cues(
 
 
 def _apart(begins: list[int], start_ms: int, until_ms: int | None) -> list[int]:
-    """Each a millisecond behind the last at least: a cue of no length is shown by no player."""
+    """Return the starts with at least one millisecond between them: players do not show a cue without duration."""
     apart: list[int] = []
     for begin in begins:
         apart.append(max(begin, apart[-1] + 1) if apart else max(begin, start_ms))
@@ -97,7 +102,7 @@ def _apart(begins: list[int], start_ms: int, until_ms: int | None) -> list[int]:
 
 
 def _stays(begin_ms: int, said_ms: int, needs_ms: int, next_ms: int | None) -> int:
-    """For how long: as said, longer where it takes longer to read."""
+    """Return how long a cue is shown: as long as its speech, or longer where reading needs it."""
     stays_ms = min(max(said_ms - begin_ms, needs_ms), LONGEST_MS)
     if next_ms is None:
         return stays_ms
@@ -106,7 +111,7 @@ def _stays(begin_ms: int, said_ms: int, needs_ms: int, next_ms: int | None) -> i
 
 
 class _Programme:
-    """Atoms are numbered; a cue is a pair: its first, and the one behind its last."""
+    """The dynamic programme. Atoms are numbered, and a cue is a pair: its first atom, and the atom after its last."""
 
     def __init__(self, text: str, found: list[Timed], first_line: int, until_ms: int | None) -> None:
         self._text, self._found, self._first_line, self._until_ms = text, found, first_line, until_ms
@@ -117,7 +122,7 @@ class _Programme:
         self._silences = list(accumulate(long, initial=0))
 
     def cuts(self) -> list[int]:
-        """The first atom of every cue, and the number of atoms."""
+        """Return the first atom of every cue, followed by the number of atoms."""
         count = len(self._found)
         best = [0.0] * (count + 1)
         nexts = [0] * count
@@ -135,12 +140,12 @@ class _Programme:
         return max(SHORTEST_MS, -(-1000 * self._columns(first, behind) // SPEED))
 
     def lines(self, first: int, behind: int) -> tuple[str, ...]:
-        """One if it fits; else two, cut where it is good and so that they are of about the same length."""
+        """Return a single line if the cue fits, or else two lines of similar length, cut at the best place."""
         room = self._room(first)
         if self._columns(first, behind) <= room:
-            return (self._said(first, behind),)
+            return (self._text_of(first, behind),)
         cut = min(range(first + 1, behind), key=lambda cut: self._line_cost(first, cut, behind, room))
-        return self._said(first, cut), self._said(cut, behind)
+        return self._text_of(first, cut), self._text_of(cut, behind)
 
     def _cost(self, first: int, behind: int) -> float:
         columns, last = self._columns(first, behind), self._found[behind - 1]
@@ -173,11 +178,11 @@ class _Programme:
         return LINE if first else self._first_line
 
     def _fits(self, first: int, room: int) -> int:
-        """The atom behind the last that fits a line."""
+        """Return the atom after the last one that fits into a line."""
         return bisect_right(self._rights, self._lefts[first] + room) if first < len(self._found) else first
 
     def _columns(self, first: int, behind: int) -> int:
         return self._rights[behind - 1] - self._lefts[first]
 
-    def _said(self, first: int, behind: int) -> str:
+    def _text_of(self, first: int, behind: int) -> str:
         return self._text[self._found[first].start : self._found[behind - 1].end]

@@ -1,8 +1,8 @@
-"""Where a text may be cut, and how good each place is. Knows no times. Pure.
+"""Finds the places where a text may be cut, and rates them. It knows nothing of times. No I/O.
 
-Spaces are places in every script. Han, kana, Thai, Lao, Khmer and Burmese are written without them: there it is between
-characters, but never before a character that must not begin a line nor behind one that must not end it (a small part of
-the Unicode line breaking algorithm, UAX #14, and of the Japanese rules called kinsoku).
+In every script a text may be cut at a space. Han, kana, Thai, Lao, Khmer and Burmese are written without spaces. There
+it may be cut between characters, but never before a character that must not begin a line, nor after one that must not
+end it (a small part of the Unicode line breaking algorithm, UAX #14, and of the Japanese rules called kinsoku).
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from enum import IntEnum
 
 
 class BreakPlace(IntEnum):
-    """What a cut is behind. The higher, the better."""
+    """The kind of text after which a cut lies. The higher, the better."""
 
     HARD = 0
-    """A part of a word that is longer than a line."""
+    """Inside a word that is longer than a line."""
     POOR = 1
-    """A character, probably inside a word."""
+    """After a character, probably inside a word."""
     PLAIN = 2
-    """A word."""
+    """After a word."""
     CLAUSE = 3
+    """After a clause."""
     PAUSE = 4
+    """After a word that a short silence follows."""
     END = 5
-    """A sentence, or a word before a long silence."""
+    """After a sentence, or after a word that a long silence follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """Is never cut: a word with the punctuation at it, or a character of a script without spaces."""
+    """A part of a text that is never cut: a word with its punctuation, or a character of a script without spaces."""
 
     start: int
     end: int
-    """In the text, without the space behind it."""
+    """The end in the text, without a following space."""
     place: BreakPlace
-    """A cut behind it."""
+    """The kind of a cut after it."""
 
 
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff"
@@ -47,7 +49,7 @@ _HIRAGANA = re.compile("[\u3040-\u309f]")
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 _FIRST = "เแโใไເແໂໃໄ"
-"""Vowels of Thai and Lao that stand before their consonant: a syllable begins with them."""
+"""The vowels of Thai and Lao that are written before their consonant, so that a syllable begins with them."""
 _STARTS_NO_LINE = frozenset(
     # These belong to the character before them.
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶー々ゝゞヽヾ〜～ｧｨｩｪｫｬｭｮｯｰ゛゜"
@@ -59,12 +61,12 @@ _ENDS_NO_LINE = frozenset(
 )
 _QUOTES = "\"'”’“‘»«›‹)）」』】》〉〕］]}"
 _SHORTENED = re.compile(r"\W*(mr|mrs|ms|dr|prof|st|hr|fr|sra|mme|mlle|vs|[a-hj-z])\.", re.IGNORECASE)
-"""A title or an initial; belongs to what is behind it."""
+"""A title or an initial, whose point does not end a sentence: it belongs to the name that follows."""
 _SENTENCE, _CLAUSE = ".?!…。？！．؟۔।॥։။។", ",;:，、；：،؛—–"
 
 
 def columns(text: str) -> int:
-    """A wide character takes two, a mark on another one none."""
+    """Return the width of a text: a wide character has two columns, a combining mark none."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -74,12 +76,14 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def said(character: str) -> bool:
+def is_spoken(character: str) -> bool:
+    """Return whether a character is a letter or a number, which words of speech consist of."""
     return unicodedata.category(character)[0] in "LN"
 
 
 def atoms(text: str, *, line: int, first_line: int) -> list[Atom]:
-    """`text`: with single spaces. None of them has more columns than a line, nor the first more than `first_line`."""
+    """Return the atoms of a text with single spaces. None has more columns than a line, and the first not more than
+    `first_line`."""
     spans: list[tuple[int, int]] = []
     for start, end in _joined(text, list(_unbroken(text))):
         spans.extend(_short(text, start, end, line if spans else first_line))
@@ -103,7 +107,7 @@ def _unbroken(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _parts(before: str, after: str) -> bool:
-    """Whether a line may end between two characters with no space between them."""
+    """Return whether a line may end between two adjacent characters."""
     if not (_UNSPACED.match(before) or _UNSPACED.match(after)):
         return False
     return not (_opens(before) or _closes(after) or '"' in (before, after))
@@ -114,14 +118,15 @@ def _opens(character: str) -> bool:
 
 
 def _closes(character: str) -> bool:
-    """Marks on a character stay with it like what closes."""
+    """Return whether a character must not begin a line: closing punctuation, or a mark on the character before it."""
     return unicodedata.category(character) in ("Pe", "Pf", "Po", "Pd", "Pc", "Mn", "Mc", "Me", "Cf") or (
         character in _STARTS_NO_LINE
     )
 
 
 def _joined(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Punctuation that stands alone (a dash, ` !` in French) goes with the word before it, or behind it if it opens."""
+    """Join punctuation that stands alone (a dash, ` !` in French) to the word before it; opening punctuation is joined
+    to the word after it."""
     joined: list[tuple[int, int]] = []
     waiting: int | None = None
     for start, end in spans:
@@ -139,7 +144,7 @@ def _joined(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _short(text: str, start: int, end: int, room: int) -> Iterator[tuple[int, int]]:
-    """What has more columns than there is room, in parts of about the same length."""
+    """Split a part with more columns than `room` into parts of about the same length."""
     whole = columns(text[start:end])
     if whole <= room:
         yield start, end
@@ -157,7 +162,7 @@ def _short(text: str, start: int, end: int, room: int) -> Iterator[tuple[int, in
 
 
 def _place(text: str, start: int, end: int, behind: int, kana: bool) -> BreakPlace:
-    """Of the atom from `start` to `end`; `behind`: the start of the next."""
+    """Return the place after the atom from `start` to `end`. `behind`: the start of the next atom."""
     if behind >= len(text):
         return BreakPlace.END
     last, before, after = text[start:end].rstrip(_QUOTES)[-1:], text[end - 1], text[behind]
@@ -167,7 +172,7 @@ def _place(text: str, start: int, end: int, behind: int, kana: bool) -> BreakPla
     if spaced and _SHORTENED.fullmatch(text, start, end):
         return BreakPlace.POOR
     if last and last in _SENTENCE and (spaced or not last.isascii()):
-        # What goes on in small letters (`z. B. this`) is no new sentence.
+        # A sentence does not begin with a small letter, so the point is that of an abbreviation (`z. B. this`).
         return BreakPlace.CLAUSE if after.islower() else BreakPlace.END
     if last and last in _CLAUSE and (spaced or not last.isascii()):
         return BreakPlace.CLAUSE
@@ -177,8 +182,8 @@ def _place(text: str, start: int, end: int, behind: int, kana: bool) -> BreakPla
 
 
 def _between(before: str, after: str, kana: bool) -> BreakPlace:
-    """Nobody knows the words here. In Japanese a phrase mostly ends in hiragana and the next begins with none; Chinese
-    words are too short to matter much."""
+    """Return the place between two characters of a script without spaces, whose words are unknown. In Japanese a phrase
+    mostly ends in hiragana and the next one begins with another script. Chinese words are too short to matter much."""
     if after in _FIRST:
         return BreakPlace.PLAIN
     if kana:

@@ -1,4 +1,4 @@
-"""When each part of a text was said: by the times of its words, or else shared out by length. Pure."""
+"""Computes the times of the parts of a text: from its words' times, or else in proportion to their length. No I/O."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from mediaworker.events.schema import Word
-from mediaworker.transcripts.subtitles.places import Atom, BreakPlace, columns, said
+from mediaworker.transcripts.subtitles.places import Atom, BreakPlace, columns, is_spoken
 
 PAUSE_MS = 300
-"""A silence between words that is worth a cut."""
+"""The shortest silence between words that makes a good place for a cut."""
 SILENCE_MS = 1500
-"""Words before and behind it do not belong on the screen together: BBC Subtitle Guidelines, no subtitle is ahead of the
-speech by more than that."""
+"""The silence from which the words before and after it should not be in one cue. By the BBC Subtitle Guidelines no
+subtitle is ahead of the speech by more than this."""
 FASTEST = 50
-"""Columns a second. Nobody speaks so fast: an end that asks for more is no end."""
+"""The fastest plausible speech, in columns per second. An end time that implies more is wrong and is moved."""
 _DIGIT = 3
-"""A digit is a word, and a short one."""
+"""The length of a digit in columns, since it is spoken as a short word."""
 _BREATHS = {BreakPlace.CLAUSE: 4, BreakPlace.END: 8}
-"""What punctuation takes, in columns: a quarter and half a second at the usual speed."""
+"""The length of the pause at punctuation, in columns: a quarter and half a second at the usual speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed(Atom):
-    """Times never go back from one to the next, nor do they overlap."""
+    """An atom with its times. The times of successive atoms ascend and do not overlap."""
 
     start_ms: int
     end_ms: int
@@ -33,17 +33,18 @@ class Timed(Atom):
 def timed(
     text: str, atoms: Sequence[Atom], words: Sequence[Word], start_ms: int, end_ms: int, until_ms: int | None
 ) -> list[Timed]:
-    """All of them between `start_ms` and `end_ms`, and none after `until_ms`."""
+    """Return all atoms with times between `start_ms` and `end_ms`, and none after `until_ms`."""
     if until_ms is not None:
         end_ms = min(end_ms, until_ms)
-        # Words that would be shown too late all together are better shown too early, one cue after the other.
+        # The last word starts after `until_ms`. By the words' times, the last cues would all be shown at once at
+        # `until_ms`, so the text is shared out over the time that there is, and shown somewhat early.
         words = words if words and words[-1].start_ms < until_ms else ()
     by_words = _by_words(text, atoms, words, start_ms, max(start_ms, end_ms))
     return by_words or list(_shared(text, atoms, start_ms, end_ms, until_ms))
 
 
 def _shared(text: str, atoms: Sequence[Atom], start_ms: int, end_ms: int, until_ms: int | None) -> Iterator[Timed]:
-    """In proportion to what is said of each, breath included."""
+    """Share the time out between the atoms in proportion to their spoken length, including pauses at punctuation."""
     lengths = [_length(text[atom.start : atom.end]) + _BREATHS.get(atom.place, 0) for atom in atoms]
     whole = max(1, sum(lengths))
     end_ms = max(end_ms, start_ms + 1000 * whole // FASTEST)
@@ -55,11 +56,12 @@ def _shared(text: str, atoms: Sequence[Atom], start_ms: int, end_ms: int, until_
 
 
 def _length(text: str) -> int:
-    return sum(_DIGIT if each.isdigit() else columns(each) for each in text if said(each))
+    return sum(_DIGIT if each.isdigit() else columns(each) for each in text if is_spoken(each))
 
 
 def _by_words(text: str, atoms: Sequence[Atom], words: Sequence[Word], low_ms: int, high_ms: int) -> list[Timed]:
-    """Empty when the words are not those of the text, or their times cannot be true."""
+    """Return the atoms with the times of their words; empty when the words are not those of the text, or when their
+    times are impossible."""
     places = _found(text, words)
     spans = _spans(words, low_ms, high_ms) if places else []
     if not spans:
@@ -73,29 +75,30 @@ def _by_words(text: str, atoms: Sequence[Atom], words: Sequence[Word], low_ms: i
     edges = {behind for _, behind in places}
     found: list[Timed] = []
     for atom in atoms:
-        heard = [at for at in range(atom.start, atom.end) if at in begins]
+        timed_at = [at for at in range(atom.start, atom.end) if at in begins]
         before_ms = found[-1].end_ms if found else low_ms
-        start_ms, end_ms = (begins[heard[0]], ends[heard[-1]]) if heard else (before_ms, before_ms)
-        place = _known(atom.place, whole=heard[-1] + 1 in edges) if heard else atom.place
+        start_ms, end_ms = (begins[timed_at[0]], ends[timed_at[-1]]) if timed_at else (before_ms, before_ms)
+        place = _known(atom.place, whole=timed_at[-1] + 1 in edges) if timed_at else atom.place
         found.append(Timed(atom.start, atom.end, place, start_ms, end_ms))
     return [*(_paused(atom, after) for atom, after in pairwise(found)), found[-1]]
 
 
 def _found(text: str, words: Sequence[Word]) -> list[tuple[int, int]]:
-    """Where each is in the text. Empty when one is missing, or a letter of the text is in none of them."""
+    """Return the place of each word in the text; empty when a word is not in it, or a letter of it is in no word."""
     found: list[tuple[int, int]] = []
     at = 0
     for word in words:
         begins = text.find(word.word, at)
-        if begins < 0 or any(map(said, text[at:begins])):
+        if begins < 0 or any(map(is_spoken, text[at:begins])):
             return []
         at = begins + len(word.word)
         found.append((begins, at))
-    return [] if any(map(said, text[at:])) else found
+    return [] if any(map(is_spoken, text[at:])) else found
 
 
 def _spans(words: Sequence[Word], low_ms: int, high_ms: int) -> list[tuple[int, int]]:
-    """Within the utterance, none overlapping the next. Empty when they go back, or take no time at all."""
+    """Return the times of the words, clamped to the utterance and without overlaps; empty when they go back, or have no
+    duration at all."""
     starts = [min(max(word.start_ms, low_ms), high_ms) for word in words]
     if any(after.start_ms < word.start_ms for word, after in pairwise(words)):
         return []
@@ -105,7 +108,8 @@ def _spans(words: Sequence[Word], low_ms: int, high_ms: int) -> list[tuple[int, 
 
 
 def _known(place: BreakPlace, *, whole: bool) -> BreakPlace:
-    """Words are known: a character that ends one is as good as a space, and one that does not is no good."""
+    """Return the place after a character of a script without spaces, now that the words are known: the end of a word is
+    as good as a space, and a place inside a word is poor."""
     if place not in (BreakPlace.POOR, BreakPlace.PLAIN):
         return place
     return BreakPlace.PLAIN if whole else BreakPlace.POOR
