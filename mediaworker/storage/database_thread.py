@@ -1,4 +1,4 @@
-"""A database on a thread of its own: the event loop never waits for the disk."""
+"""Runs a SQLite connection on a thread of its own, so that the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoreError(MediaworkerError):
 
 
 class StoreUnusable(StoreError):
-    """The store's file is damaged, or is no longer there: it has to be opened anew."""
+    """The store's file is damaged, deleted or replaced, so the store has to begin a new one."""
 
     def __init__(self, error: UnusableDatabase) -> None:
         self.error = error
@@ -31,7 +31,7 @@ class StoreUnusable(StoreError):
 
 
 class DatabaseThread(Generic[D]):
-    """One connection, used on its thread alone, in the order in which it is asked."""
+    """One connection and its thread. Jobs run on that thread only, in the order of their calls."""
 
     def __init__(self, thread: ThreadPoolExecutor, database: D) -> None:
         self._thread = thread
@@ -39,7 +39,7 @@ class DatabaseThread(Generic[D]):
 
     @classmethod
     async def open(cls, name: str, make: Callable[[], D]) -> DatabaseThread[D]:
-        """Raises what `make` raises."""
+        """Start a thread and make its database there. Raises what `make` raises."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         try:
             return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, make))
@@ -48,7 +48,8 @@ class DatabaseThread(Generic[D]):
             raise
 
     async def run(self, job: Callable[[D], T]) -> T:
-        """Raises StoreError; StoreUnusable when the file itself is to blame."""
+        """Run a job on the thread and return its result. Raises StoreUnusable when the file itself is to blame, and
+        otherwise StoreError."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, job)
         except (sqlite3.Error, OSError, MemoryError) as error:
@@ -57,8 +58,9 @@ class DatabaseThread(Generic[D]):
             raise StoreError(self._reason(error)) from error
 
     async def reopen(self, make: Callable[[D | None], D]) -> None:
-        """Use what `make` returns from now on; it closes the database that it is given. When it raises, there is none,
-        and the next `make` is given None. Raises what `make` raises."""
+        """Replace the database by the one that `make` returns; `make` closes the old one, which is its argument. When
+        `make` raises, there is no database until the next call, whose `make` is called with None. Raises what `make`
+        raises."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._reopen, make)
 
     async def close(self) -> None:
@@ -66,7 +68,8 @@ class DatabaseThread(Generic[D]):
         self._thread.shutdown()
 
     def _reason(self, error: Exception) -> str:
-        """SQLite calls it an I/O error when an error of the disk has made the file system read-only."""
+        """Return the reason of an error. SQLite reports a plain I/O error when a fault of the disk has made the file
+        system read-only, so that is checked and added."""
         if self._database is not None and isinstance(error, sqlite3.Error) and is_read_only(self._database.path.parent):
             return f"{say(error)}: the file system is read-only"
         return say(error)
@@ -96,4 +99,5 @@ class DatabaseThread(Generic[D]):
 
 
 def say(error: Exception) -> str:
+    """Return the system's text of an error, or else its own."""
     return str(getattr(error, "strerror", None) or error)

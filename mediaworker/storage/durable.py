@@ -1,4 +1,4 @@
-"""Files and folders that are still there after a power cut. All of it blocks; every function may raise OSError."""
+"""Writes files and folders that survive a power cut. Every function blocks and may raise OSError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_directory(path: Path) -> None:
-    """The folder and those above it, for this user alone; the entry of each new one is synced."""
+    """Make a folder and the missing ones above it, for this user only, and sync the entry of each new one."""
     missing = []
     folder = path.absolute()
     while not folder.is_dir():
@@ -19,7 +19,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was created, renamed or removed in it."""
+    """Make creations, renames and removals in a folder survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -28,7 +28,11 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: str | Path) -> None:
-    """What was written to it by whomever. Not for a file that SQLite holds locks on: closing it would drop them."""
+    """Make everything that was written to a file survive a power cut, by any process.
+
+    It must not be called for a file on which SQLite holds locks: POSIX drops all locks of a process on a file when the
+    process closes any descriptor of it.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(descriptor)
@@ -37,7 +41,7 @@ def sync_file(path: str | Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """All of it or nothing: whoever finds `path` finds what it held before, or `data`."""
+    """Write a file atomically: after a kill or a power cut `path` holds either its old content or `data`."""
     part = path.with_name(f"{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

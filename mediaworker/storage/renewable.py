@@ -1,9 +1,9 @@
-"""A store that heals: one SQLite file with a thread of its own, and the new file that takes its place.
+"""A store that renews itself: one SQLite file with a thread of its own, and a new file when that one is lost.
 
-A file that is found damaged at the start is set aside. One that is damaged, deleted or replaced while it is in use is
-found out by the next job on its thread, or by `look_after`, which has a new one begun with what the old one still gives
-and what the store's owner knows. A question that meets damage costs its answer and no more: what is damaged in the past
-keeps nobody from writing down what happens now.
+A file that is found damaged at the start is set aside. When a file is damaged, deleted or replaced in use, the next job
+on its thread or the loop `look_after` notices it. `look_after` then begins a new file with the records that the old one
+can still return and those that the store's owner has in memory. A query that meets damage fails alone: damaged old
+records do not keep the store from writing new ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class RenewableStore(Generic[D]):
-    """See the module.
+    """The base of the stores. A subclass opens its kind of file and decides which records a new file begins with.
 
     Args:
         file: where it is a link, the file that it points to is opened, set aside and replaced.
@@ -51,26 +51,27 @@ class RenewableStore(Generic[D]):
     KIND: ClassVar[str]
     """The store's name in warnings, in the log and in metrics."""
     RECORDS: ClassVar[str]
-    """What it holds, for the metrics."""
+    """The name of its records in the texts of metrics."""
     THREAD: ClassVar[str]
+    """The name of its thread."""
     LOST: ClassVar[str]
-    """What is not in a new file that takes the place of one that was damaged at the start."""
+    """The part of a warning that names the records missing after a file was found damaged at the start."""
     BEGUN: ClassVar[str]
-    """What was done with one that was lost in use."""
+    """The part of a warning that names the records a new file began with after one was lost in use."""
 
     def __init__(self, file: Path, database: type[D], now: Callable[[], str]) -> None:
         self.renewed: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        """How often a new file has taken the place of one that was not usable, by what was wrong with that."""
+        """The number of renewals since the start, by the reason why the old file was unusable."""
         self.damaged_records = 0
-        """Met when something was read, since the start: one that is read twice counts twice."""
+        """The number of damaged records met in reading since the start; one that is read twice counts twice."""
         self.set_aside: tuple[str, ...] = ()
-        """Names of damaged files that lie beside the store, as of the latest look."""
+        """The names of damaged files beside the store, as of the latest check."""
         self.warning: str | None = None
         """What is to be known about the latest renewal, None when there was none."""
         self._link, self._database, self._now = file, database, now
         self._thread: DatabaseThread[D] | None = None
         self._unusable: StoreUnusable | None = None
-        """What a change met since the latest renewal."""
+        """The error that made the file unusable for writing; None after a renewal."""
         self._logged_s = -LOG_EVERY_S
 
     @property
@@ -83,7 +84,7 @@ class RenewableStore(Generic[D]):
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be known about the store while it can be written all the same."""
+        """Sentences for the operator about the store, valid although it can be written."""
         found = [f"{self.KIND}: {self.warning}"] if self.warning is not None else []
         if self.set_aside:
             names = ", ".join(self.set_aside)
@@ -109,32 +110,32 @@ class RenewableStore(Generic[D]):
             lambda: len(self.set_aside),
         )
 
-    # -- what each store has of its own -------------------------------------------------------------------------------
+    # -- overridden by each store -------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Before a file is opened, on its thread. Raises OSError."""
+        """Called on the store's thread before a file is opened. Raises OSError."""
         make_directory(self.file.parent)
 
     async def _on_opened(self) -> None:
-        """The file is open, for the first time or anew. Raises sqlite3.Error, OSError."""
+        """Called after the file has been opened at the start or by a renewal. Raises sqlite3.Error, OSError."""
 
     # -- jobs on its thread -------------------------------------------------------------------------------------------
 
     async def write(self, job: Callable[[D], T]) -> T:
-        """Run `job` behind what was asked before. Raises StoreError."""
+        """Run `job` after all earlier ones. Raises StoreError."""
         return await self._run(job)
 
     async def read(self, query: Callable[[D], T]) -> T:
-        """Run `query`; it sees what was committed before. Raises StoreError."""
+        """Run `query`, which sees everything committed before. Raises StoreError."""
         return await self._ask(self._thread, query)
 
     async def check(self) -> None:
-        """Raises StoreUnusable when the file has to be written anew."""
+        """Raise StoreUnusable when the file has to be replaced, and StoreError when it cannot be checked."""
         await self._run(lambda database: self._note_set_aside())
 
     async def _run(self, job: Callable[[D], T]) -> T:
         if self._unusable is not None:
-            raise self._unusable  # what was still written to a file that is given up would be lost with it
+            raise self._unusable  # a record that is still written to the old file would be lost with it
         try:
             return await self._opened(self._thread).run(job)
         except StoreUnusable as error:
@@ -164,7 +165,7 @@ class RenewableStore(Generic[D]):
         return self._database(path, read_only=read_only, on_damage=self._on_damage)
 
     async def _open(self) -> None:
-        """Raises sqlite3.Error, OSError."""
+        """Open the store's file on a new thread. Raises sqlite3.Error, OSError."""
         self._thread = await DatabaseThread.open(self.THREAD, self._open_file)
         await self._on_opened()
 
@@ -186,14 +187,14 @@ class RenewableStore(Generic[D]):
     async def look_after(
         self,
         every_s: float,
-        look: Callable[[], Awaitable[object]],
+        check: Callable[[], Awaitable[object]],
         renew: Callable[[UnusableDatabase], Awaitable[object]],
     ) -> None:
-        """Until it is cancelled: look at the store, and have its file written anew once that is unusable.
+        """Check the store every `every_s` until cancelled, and renew its file once it is unusable.
 
         Args:
-            look: raises StoreUnusable when it is, and StoreError when the store cannot be looked at just now.
-            renew: raises StoreError; it is then tried again.
+            check: raises StoreUnusable when the file is unusable, and StoreError when it cannot be checked now.
+            renew: begins a new file; when it raises StoreError, it is called again after `every_s`.
         """
         anew, later = f"the {self.KIND} has to be written anew", f"the {self.KIND} cannot be looked after"
         lost: UnusableDatabase | None = None
@@ -201,7 +202,7 @@ class RenewableStore(Generic[D]):
             await asyncio.sleep(every_s)
             try:
                 if lost is None:
-                    await look()
+                    await check()
                 else:
                     await renew(lost)
                     lost = None
@@ -215,12 +216,13 @@ class RenewableStore(Generic[D]):
                 log.debug(later, reason=str(error))
 
     async def _renew(self, error: UnusableDatabase, carry: Callable[[D], None], restore: Callable[[D], None]) -> bool:
-        """Go on in a new file; whether nothing is missing, for the log alone was lost. Raises StoreError: it is then to
-        be tried again.
+        """Go on in a new file. Return True when no record is missing, because only the log was lost. Raises StoreError;
+        the caller then tries again.
 
         Args:
-            carry: takes what the old file still gives, and raises nothing. It is not called at a second try.
-            restore: writes that into the new one.
+            carry: keeps the records that the old file can still return; it must not raise. It is not called at a second
+                attempt, when the old file is closed.
+            restore: writes those records into the new file.
         """
 
         def renewed(old: D | None) -> D:

@@ -1,8 +1,8 @@
-"""What the worker's SQLite files have in common: how one is opened, brought up to date and written, and how damage is
-noticed. No threads.
+"""The common part of the worker's SQLite files: opening, migrations, transactions, and the detection of damage.
 
-A file that is damaged is set aside under its name and the date, and a new one takes its place (`open_file`): a broken
-disk must not keep the worker from taking calls. Damage of one record costs that record: see `mend`.
+A damaged file is set aside under its name with the date, and a new one is opened in its place (`open_file`), because a
+broken disk must not keep the worker from accepting calls. A single damaged record is replaced or removed (`mend`). A
+`SqliteFile` is used by one thread only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Reason = Literal["damaged", "deleted", "replaced"]
 REASONS: tuple[Reason, ...] = ("damaged", "deleted", "replaced")
 SUFFIXES = ("", "-wal", "-shm")
 ASIDE = ".damaged-"
-"""Between the name of a file that was set aside and the date."""
+"""The text between the name of a file that was set aside and its date."""
 VERSION_MAX = 1000
 """A larger version of the schema is damage: no newer program has written it."""
 ENVIRONMENT = (
@@ -34,11 +34,12 @@ ENVIRONMENT = (
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_NOLFS,
 )  # fmt: skip
-"""Primary result codes (sqlite.org/rescode.html) that do not blame the file's content."""
+"""Primary result codes (sqlite.org/rescode.html) that have other causes than the content of the file."""
 
 
 class UnusableDatabase(sqlite3.DatabaseError):
-    """The file is damaged, or is no longer the one that was opened. `log_only`: its write-ahead log alone is."""
+    """The file is damaged, or is no longer the one that was opened. `log_only`: this is true of its write-ahead log
+    only."""
 
     def __init__(self, reason: Reason, message: str, *, log_only: bool = False) -> None:
         self.reason, self.log_only = reason, log_only
@@ -46,15 +47,15 @@ class UnusableDatabase(sqlite3.DatabaseError):
 
 
 class NewerFile(sqlite3.DatabaseError):
-    """The file was written by a newer program: it is left alone."""
+    """The file was written by a newer program, so it is left unchanged."""
 
 
 class MigrationFailed(sqlite3.DatabaseError):
-    """A step to the next version failed: the file is as it was."""
+    """A migration to the next version failed; the file keeps its old version."""
 
 
 def unusable(error: BaseException) -> UnusableDatabase | None:
-    """What the error of a file in use says about the file; None when its content is not to blame."""
+    """Return the fault of a file in use that an error shows; None when the file is not to blame."""
     if isinstance(error, UnusableDatabase):
         return error
     code = getattr(error, "sqlite_errorcode", None) or 0
@@ -85,13 +86,13 @@ class SqliteFile:
         self._identity: dict[str, tuple[int, int]] = {}
         uri = f"{path.absolute().as_uri()}{'?mode=ro' if read_only else ''}"
         self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
-        # One damaged name must not stop a list of all.
+        # A damaged text must not fail a query for many rows.
         self._connection.text_factory = lambda text: text.decode(errors="replace")
         if read_only:
             return
         try:
-            # Pages that are emptied go back to the file system, a few at a time. Of use only before the first table is
-            # made.
+            # Lets the file return free pages to the file system, a few at a time. It has an effect only before the
+            # first table is created.
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("PRAGMA journal_mode = WAL")
             self.execute(f"PRAGMA synchronous = {'FULL' if self.SYNC else 'NORMAL'}")
@@ -100,7 +101,7 @@ class SqliteFile:
             self._migrate()
             self._identity = self._files()
         except BaseException:
-            self._connection.close()  # and so rolls back
+            self._connection.close()  # rolls back
             raise
 
     def close(self) -> None:
@@ -117,9 +118,10 @@ class SqliteFile:
     # -- the file under the connection --------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises UnusableDatabase when the file or its log has been deleted, replaced or emptied since it was opened.
+        """Raise UnusableDatabase when the file or its log has been deleted, replaced or emptied since it was opened.
 
-        SQLite would go on writing to what has no name any more, and all of that would be gone with the process.
+        SQLite would go on writing to a file without a name, which disappears at the end of the process with all that
+        was written.
         """
         if not self._identity:
             return
@@ -136,9 +138,10 @@ class SqliteFile:
             raise UnusableDatabase("damaged", f"{self.path.name} was emptied while it was in use")
 
     def note_files(self) -> None:
-        """What this connection has created itself since: its log, after the first commit."""
+        """Note the identity of files that this connection has created since the last call: its log and the index of the
+        log, after the first commit."""
         if self._identity.keys() < set(SUFFIXES):
-            with contextlib.suppress(OSError):  # what has been committed must not look as if it had failed
+            with contextlib.suppress(OSError):  # an error here must not make a successful commit fail
                 self._identity = self._files() | self._identity
 
     def _files(self) -> dict[str, tuple[int, int]]:
@@ -150,7 +153,7 @@ class SqliteFile:
         return found
 
     def checkpoint_all(self) -> None:
-        """Write all of the log into the file. Raises UnusableDatabase when a reader is in the way."""
+        """Write the whole log into the file. Raises UnusableDatabase when a reader prevents it."""
         busy, _, _ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise UnusableDatabase("damaged", "the log is still being read")
@@ -158,10 +161,11 @@ class SqliteFile:
     # -- damaged records ----------------------------------------------------------------------------------------------
 
     def mend(self) -> int:
-        """Replace or remove the records that are no JSON; how many there were.
+        """Replace or remove the records that are not JSON; return their number.
 
-        One of them fails every statement that would change it, because the indexes look into the old record. So this
-        goes through the whole table: it is for the moment when such a statement has failed.
+        A malformed record fails every statement that would change it, because SQLite computes the old entries of the
+        indexes from it. So this drops the indexes, scans the whole table and creates them again. It is called only when
+        such a statement has failed.
         """
         table, key = self.RECORDS
         with self._transaction():
@@ -182,14 +186,15 @@ class SqliteFile:
         return len(found)
 
     def mended(self, error: sqlite3.Error) -> bool:
-        """Whether what has failed may be tried again, because something in the file has been mended meanwhile."""
+        """Repair the cause of an error if it is a damaged part of the file; return whether the failed statement may be
+        tried again."""
         if "malformed JSON" not in str(error):
             return False
         self.mend()
         return True
 
     def remade(self, key: str) -> str | None:
-        """A record as far as the rest of the file tells it; None when it does not."""
+        """Return a damaged record as restored from the rest of the file; None when it cannot be restored."""
         return None
 
     def _intact(self, decoder: msgspec.json.Decoder[T], stored: object, what: str) -> T | None:
@@ -204,13 +209,13 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """Run the statements of the block in one transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
             self.execute("COMMIT")
         except BaseException:
-            # A full disk may have rolled back already (sqlite.org/lang_transaction.html#immediate).
+            # On a full disk SQLite may have rolled back already (sqlite.org/lang_transaction.html#immediate).
             if self._connection.in_transaction:
                 self.execute("ROLLBACK")
             raise
@@ -248,7 +253,7 @@ def open_file(path: Path, make: Callable[[Path], D]) -> tuple[D, str | None]:
     """The file, opened and probed; and when it was damaged and a new one is open in its place, one
     sentence about that. Raises sqlite3.Error and OSError where the content of the file is not to blame.
     """
-    path = Path(os.path.realpath(path))  # a link's target is set aside, and its place taken
+    path = Path(os.path.realpath(path))  # for a link, its target is set aside and replaced
     try:
         _check_kinds(path)
         return _opened(path, make), None
@@ -280,14 +285,14 @@ def _check_kinds(path: Path) -> None:
 
 
 def _damage(error: Exception, path: Path) -> str | None:
-    """Why the file's content is to blame for an error while it was being opened; None when it is not."""
+    """Return how the file is damaged, as an error during its opening shows; None when the error has another cause."""
     if isinstance(error, UnusableDatabase | ValueError):
         return str(error)
     if isinstance(error, NewerFile | MigrationFailed):
         return None
     code = getattr(error, "sqlite_errorcode", None) or 0
     if code in (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ):
-        return str(error)  # a sector that cannot be read any more, or an end that is missing
+        return str(error)  # an unreadable sector, or a truncated file
     if code & 0xFF == sqlite3.SQLITE_READONLY and os.access(path, os.R_OK | os.W_OK) and _writable(path.parent):
         return "its header asks for a newer SQLite"
     return None if code & 0xFF in ENVIRONMENT else str(error)
@@ -298,16 +303,17 @@ def _writable(folder: Path) -> bool:
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether its file system has become read-only, which an ext4 shows neither by its flags nor to `access`."""
+    """Return whether the file system has become read-only. After an error of the disk, ext4 shows that neither in its
+    flags nor to `access`, so it is found out by a write."""
     try:
-        os.utime(folder)  # no file of ours is opened: closing it would end SQLite's locks on it
+        os.utime(folder)  # opening and closing a file of the database would drop SQLite's locks on it
     except OSError as error:
         return error.errno == errno.EROFS
     return False
 
 
 def _explained(error: Exception, path: Path) -> Exception:
-    """SQLite says no more than that it is unable to open a file."""
+    """Return a more precise error where a permission is missing: SQLite only reports that it cannot open a file."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
         return error
@@ -321,9 +327,10 @@ def _explained(error: Exception, path: Path) -> Exception:
 
 
 def set_aside(path: Path) -> str:
-    """Rename the file, its log and its index to `<name>.damaged-<date>`; the new name. Raises OSError.
+    """Rename the file, its log and the log's index to `<name>.damaged-<date>`; return the new name. Raises OSError.
 
-    The log goes first: when it is cut short here, the next start finds the damaged file and goes on.
+    The file itself is renamed last: if the process is killed in between, the next start still finds the damaged file
+    and completes the work.
     """
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     name, number = f"{path.name}{ASIDE}{date}", 1
@@ -339,22 +346,22 @@ def set_aside(path: Path) -> str:
 
 
 def save_log(error: UnusableDatabase, old: SqliteFile | None) -> bool:
-    """Whether the file is whole without its log: what a lost log held is still known to the connection and is written
-    into the file. `old` is closed then; None says that the try before has done it."""
+    """Write the content of a lost log into the file, as the connection `old` still has it open, and close `old`. Return
+    whether the file is whole after that. `old` is None when an earlier attempt has closed it."""
     if error.log_only and old is not None:
         try:
             old.checkpoint_all()
             old.close()
         except sqlite3.Error:
-            error.log_only = False  # it is not: a new file has to be begun
+            error.log_only = False  # the content of the log is lost, so a new file has to be begun
     return error.log_only
 
 
 def make_way(path: Path, old: SqliteFile | None) -> str | None:
-    """Set aside what lies at `path`, and close the connection to what was there before; the new name, None when nothing
-    was there. Raises OSError.
+    """Set aside the file at `path`, and close the connection `old` to the file that was there before. Return the new
+    name; None when there was no file. Raises OSError.
 
-    In this order: SQLite removes a log by its name when it closes a file, whosever that is by now.
+    The order matters: when SQLite closes a file it deletes the log by its name, even if another file has that name now.
     """
     lies = any(os.path.lexists(f"{path}{suffix}") for suffix in SUFFIXES)
     aside = set_aside(path) if lies else None
@@ -365,7 +372,7 @@ def make_way(path: Path, old: SqliteFile | None) -> str | None:
 
 
 def erase_set_aside(path: Path, before_s: float) -> list[str]:
-    """Erase the damaged files whose last change was before that Unix time; their names."""
+    """Erase the damaged files whose last change was before that Unix time; return their names."""
     erased = []
     for found in files_set_aside(path):
         with contextlib.suppress(OSError):
@@ -377,6 +384,6 @@ def erase_set_aside(path: Path, before_s: float) -> list[str]:
 
 
 def files_set_aside(path: Path) -> list[Path]:
-    """Those of the file that still lie beside it, oldest first, without their logs. Raises OSError."""
+    """Return the damaged files that were set aside for `path`, oldest first, without their logs. Raises OSError."""
     found = [one for one in path.parent.glob(f"{path.name}{ASIDE}*") if not one.name.endswith(("-wal", "-shm"))]
     return sorted(found)

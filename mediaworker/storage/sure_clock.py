@@ -1,7 +1,7 @@
-"""Whether the clock may be believed when it says that something is old enough to be erased.
+"""Decides whether the clock can be trusted before records are erased for their age. No I/O.
 
-A clock can be wrong for a while: without its battery, before it is synchronised, or set by hand. One that is a month
-ahead for a minute must not erase a month of calls. No I/O.
+A clock may be wrong for a while: without its battery, before it is synchronised, or when it is set by hand. If it were
+a month ahead for a minute, retention would erase a month of calls.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Callable
 import structlog
 
 HELD_S = 3600.0
-"""A clock that has run like a clock for so long is believed."""
+"""The time without a step after which the clock is trusted."""
 STEP_S = 60.0
-"""More than this, compared with the machine's steady clock, is a step: whoever slews a clock takes less at once."""
+"""The shortest step, measured against the monotonic clock. Programs that slew the clock change it by less at once."""
 log = structlog.get_logger()
 
 
 class SureClock:
-    """Believed once it has held for an hour since the start and since its latest step, or at once if what was stored
-    last, before this start, agrees with it.
+    """Trusts the clock once it has run for an hour without a step, counted from the start or from its latest step. It
+    trusts the clock at once if the record that was stored last, before this start, is less than an hour from it.
 
     Args:
-        clock: Unix time.
-        steady: seconds since some moment, which nobody sets.
+        clock: returns Unix time.
+        steady: returns seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float], steady: Callable[[], float] = time.monotonic) -> None:
@@ -34,15 +34,16 @@ class SureClock:
         self._agreed = False
 
     def agree(self, latest_s: float | None) -> None:
-        """Called at the start. `latest_s`: the Unix time of what was stored last before it; None: nothing was, so
-        whatever will be old then has been stored by this clock."""
+        """Called at the start. `latest_s`: the Unix time of the record that was stored last before it. None: there is
+        none, so every record that this clock finds old will have been stored by it."""
         self._agreed = self._held() and (latest_s is None or abs(self._clock() - latest_s) < HELD_S)
 
     def is_sure(self) -> bool:
+        """Return whether the clock can be trusted now."""
         return self._held() and (self._agreed or self._steady() - self._since_s >= HELD_S)
 
     def _held(self) -> bool:
-        """Without a step since the last look. Behind one everything begins anew."""
+        """Return whether the clock has not stepped since the last call. After a step the hour begins again."""
         offset_s = self._clock() - self._steady()
         step_s = offset_s - self._offset_s
         self._offset_s = offset_s
