@@ -1,4 +1,4 @@
-"""`mediaworker bench`: measure this machine. The benchmarks are in a checkout, and not in the installed package."""
+"""`mediaworker bench`: measure this machine. Only a checkout contains the benchmarks, not the installed package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def is_checkout() -> bool:
-    """Whether this package is a checkout's; the folder `benchmarks` can then be imported."""
+    """Whether this package belongs to a checkout; if so, the folder `benchmarks` is made importable."""
     if not (CHECKOUT / "benchmarks" / "command.py").is_file():
         return False
     sys.path.insert(0, str(CHECKOUT))

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from sip.phone import PhoneCall, PhoneResult, SipPhone
 
 QUIET_S = 3.0
-"""After so long without an answer the user is told how long it may still take."""
+"""After this time without a response the command prints how long it may still take."""
 UDP_PORT = 5060
 _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
-"""RFC 3261 section 25.1."""
+"""A token of RFC 3261 section 25.1."""
 _PLACE = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?", re.IGNORECASE)
 
 
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes]) -> PhoneResult:
-    """Place the call and play the packets. Raises SipError, and at once CommandError where nothing listens."""
+    """Place the call and play the packets. Raises SipError, and CommandError at once if nothing listens there."""
     from sip.phone import play
 
     loop = asyncio.get_running_loop()
@@ -135,19 +135,19 @@ async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes])
 
 
 async def _refused(uri: str, loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the machine says that nothing listens on the URI's UDP port (ICMP port unreachable).
+    """Whether the peer's machine reports that nothing listens on the URI's UDP port (ICMP port unreachable).
 
-    PJSIP does not look at that, and repeats the INVITE for half a minute. An empty datagram is nothing to a SIP
-    listener. Returns only when the machine has said so, or cannot be asked.
+    PJSIP ignores that report, and repeats the INVITE for half a minute. So this sends an empty datagram, which a SIP
+    listener ignores. It returns only when the report has arrived, or when the machine cannot be probed.
     """
     found = _PLACE.match(uri)
-    # The name service may know another port for a name without one (RFC 3263 section 4.2).
+    # DNS may have another port for a host name without one (RFC 3263 section 4.2).
     if found is None or not (found[2] or found[1].strip("[]").replace(".", "").isdigit()) or "transport=" in uri:
         return False
     host, port = found[1].strip("[]"), int(found[2] or UDP_PORT)
     try:
         places = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        # The phone prefers IPv4 as well.
+        # IPv4 first, as the phone does.
         family, *_, place = min(places, key=lambda entry: entry[0] != socket.AF_INET)
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.setblocking(False)
@@ -157,5 +157,5 @@ async def _refused(uri: str, loop: asyncio.AbstractEventLoop) -> bool:
     except ConnectionRefusedError:
         return True
     except (OSError, OverflowError):
-        return False  # It is the phone that says what is wrong with such an address.
+        return False  # the phone reports the error of such an address
     return False

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def bash(words: Mapping[str, list[str]]) -> str:
-    """The script, also for zsh behind its `bashcompinit`. What is no word of ours is completed as a file."""
+    """The script for bash, and for zsh after `bashcompinit`. Other words are completed as file names."""
     cases = "\n".join(f'      {command}) words="{" ".join(each)}" ;;' for command, each in words.items())
     return _BASH.format(commands=" ".join(words), cases=cases)
 

@@ -1,4 +1,4 @@
-"""`mediaworker config`: what is in force, or what is wrong with it."""
+"""`mediaworker config`: print the settings in force, or the mistake in them."""
 
 from __future__ import annotations
 

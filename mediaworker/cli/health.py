@@ -25,17 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     url = f"{of_this_machine(load(args.config))}/{'readyz' if args.ready else 'healthz'}"
-    # The certificate is made out to the public name, and the address is this machine's own.
+    # The certificate is for the public name, but the address is this machine's own.
     context = trust.unverified()
-    # Not by way of a proxy that the environment names.
+    # A proxy from the environment must not be used for this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(url, timeout=TIMEOUT_S):
             return OK
     except urllib.error.HTTPError as error:
         with error:
-            said = trust.detail(error.read(100_000))
-        why = f"not ready: {said}" if args.ready and said else trust.refusal(error.code, said)
+            explanation = trust.detail(error.read(100_000))
+        why = f"not ready: {explanation}" if args.ready and explanation else trust.refusal(error.code, explanation)
     except OSError as error:
         why = trust.reason(error)
     raise CommandError(f"{url}: {why}")

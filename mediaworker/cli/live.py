@@ -1,4 +1,4 @@
-"""A source sent live at a running worker, in real time, with its faults on the real socket."""
+"""The live mode of `mediaworker replay`: a source is sent to a running worker in real time, with its faults."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 async def to_websocket(url: str, source: Messages, auth_token: str | None, tls: ssl.SSLContext | None = None) -> str:
-    """Sends every message when it is due. Raises StreamError."""
+    """Send every message when it is due; returns a summary. Raises StreamError."""
     begin_s = source.arrivals[0].at_s
     headers = {"X-Twilio-Signature": sign(auth_token, url)} if auth_token else {}
     messages: Iterator[tuple[float, partial[str]]] = (
         (arrival.at_s - begin_s, partial(str, arrival.what.text)) for arrival in source.arrivals
     )
-    # The recording's own answers to marks are in it: nothing is added here.
+    # The recording contains its own responses to marks, so none are added.
     await stream(StreamTarget(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
     return f"{len(source.arrivals)} messages in {source.arrivals[-1].at_s - begin_s:.1f} s"
 
 
 async def to_sip(uri: str, source: Packets, index: int) -> str:
-    """Places a call with the stream's codec and sends its packets. Raises CommandError."""
+    """Place a call with the stream's codec and send its packets; returns a summary. Raises CommandError."""
     try:
         from sip.phone import SipPhone
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The `mediaworker` command. A subcommand's module is imported only when it is the one that runs."""
+"""The `mediaworker` command: it finds the subcommand, imports only that one's module, and runs it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COMMANDS = {
     "help": "explain a command",
 }
 FOLDERS = {"check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker"}
-"""Of the commands that do not lie beside this file."""
+"""The folders of commands whose modules are not beside this file."""
 
 
 class _ShowVersion(argparse.Action):
-    """Looks the version up when it is asked for: that takes longer than the rest of a command's start."""
+    """Looks the version up only for `--version`: that takes longer than the rest of a command's start."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         return WRONG
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # Whoever reads the output has seen enough: `mediaworker config | head`.
+    except BrokenPipeError:  # the reader of the output has closed it: `mediaworker config | head`
         close_output()
         return 0
 
@@ -108,7 +108,7 @@ def module(command: str) -> Any:
 
 
 def _without_help(arguments: list[str]) -> list[str]:
-    """`help`, `help COMMAND` and `help COMMAND ACTION` are what `--help` is."""
+    """The arguments with `help`, `help COMMAND` or `help COMMAND ACTION` replaced by `--help`."""
     return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
 
 

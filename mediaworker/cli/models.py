@@ -19,7 +19,7 @@ from mediaworker.cli.terminal.output import FAILED, OK, CommandError, UsageError
 
 NEWEST = "main"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
-"""What the engine reads; a repository may hold the same weights in other formats as well."""
+"""The files that the engine reads. A repository may contain the same weights in other formats as well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def _pull(name: str, revision: str | None) -> int:
         folder = Path(snapshot_download(name, revision=wanted, allow_patterns=FILES))
         # A snapshot's folder has the name of its commit.
         checked = HfApi().verify_repo_checksums(name, revision=folder.name)
-    except Exception as error:  # The library's own HTTP client, whichever that is, raises others.
+    except Exception as error:  # the library's HTTP client raises further errors, which depend on its version
         code, why = _failure(error, name, wanted)
         print_error(why)
         return code
@@ -110,6 +110,6 @@ def _failure(error: Exception, name: str, revision: str) -> tuple[int, str]:
         case errors.HfHubHTTPError() | OSError():
             return 1, f"{name} could not be downloaded: {first_line(error)}"
         case KeyError() | TypeError() | ValueError():
-            # The library takes what is sent for what it should be: a proxy's page, for instance.
+            # The library does not validate the response, which may be a proxy's page, for instance.
             return 1, f"{name} could not be downloaded: something answers, and its answer is none of a hub"
     return 1, f"{name}: {first_line(error)}; the same command goes on where it broke off"

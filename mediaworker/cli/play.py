@@ -1,4 +1,4 @@
-"""Reads a sound file as the samples that a test phone plays."""
+"""The loader of sound files for the test phone, which plays their samples."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class PlayError(UsageError):
 def load_pcm(path: str | Path, rate_hz: int) -> NDArray[np.int16]:
     """The file's samples, mono, shape (n,), at `rate_hz`.
 
-    WAV holds PCM of 8, 16, 24 or 32 bits, its channels are averaged; other formats are told by their suffix.
+    WAV files contain PCM of 8, 16, 24 or 32 bits, and their channels are averaged. The suffix tells other formats.
 
     Raises:
-        PlayError: no such file, or nothing that can be read.
+        PlayError: the file does not exist, or cannot be read as sound.
     """
     path = Path(path)
     try:

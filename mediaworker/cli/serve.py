@@ -1,4 +1,4 @@
-"""`mediaworker serve`: the worker, until SIGTERM or Ctrl-C.
+"""`mediaworker serve`: run the worker until SIGTERM or Ctrl-C.
 
 Exit code: 0 stopped by SIGTERM or Ctrl-C, 1 it could not start, 2 wrong arguments or configuration.
 """
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def served(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:
-    """`mediaworker.service.serve.serve`. Raises ConfigError, CommandError."""
+    """Run `mediaworker.service.serve.serve` and return its exit code. Raises ConfigError, CommandError."""
     from mediaworker.service.serve import StartError, serve
 
     try:

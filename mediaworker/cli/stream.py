@@ -48,22 +48,22 @@ class StreamError(CommandError):
 
 
 Messages = Iterator[tuple[float, Callable[[], str]]]
-"""What `twilio_stream.schedule` gives."""
+"""(due time in seconds, function that writes the message), as `twilio_stream.schedule` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """Where to stream to, and as what."""
+    """The server to stream to, and the kind of stream."""
 
     url: str
     signed_url: str
-    """The URL as the server knows it, which the signature is made over."""
+    """The URL as the server knows it, over which the signature is computed."""
     parameters: Mapping[str, str]
     bidirectional: bool
     reply: str | None = None
-    """File for what is played back."""
+    """The file for the audio that the server plays back; None if it is not saved."""
     tls: ssl.SSLContext | None = None
-    """For `wss`; None: the system's authorities are trusted."""
+    """The TLS context for `wss`; None trusts the system's authorities."""
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -139,7 +139,7 @@ async def _run(args: argparse.Namespace) -> int:
 
 
 def keeping(messages: Messages, kept: list[RecordedMessage]) -> Messages:
-    """The same messages; each is put into `kept` when it is written."""
+    """The same messages, each of which is appended to `kept` when it is written."""
 
     def keep(due_s: float, write: Callable[[], str]) -> str:
         kept.append(RecordedMessage(due_s, write()))
@@ -149,7 +149,7 @@ def keeping(messages: Messages, kept: list[RecordedMessage]) -> Messages:
 
 
 def _save(path: str, write: Callable[[str], object]) -> None:
-    """Raises StreamError."""
+    """Write a result to a file. Raises StreamError."""
     try:
         write(path)
     except OSError as error:
@@ -189,7 +189,7 @@ async def stream(target: StreamTarget, headers: Mapping[str, str], writer: Strea
 
 
 async def _speak(websocket: ClientConnection, messages: Messages, listening: asyncio.Task[None]) -> None:
-    """Send every message when it is due, then close; stop early when nobody hears it, and `listening` tells why."""
+    """Send every message when it is due, then close. Stop early if `listening` has ended, which has the reason."""
     clock = asyncio.get_running_loop().time
     start_s = clock()
     try:
@@ -208,11 +208,11 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
     """Answer what the server sends until it or we have closed.
 
     Raises:
-        StreamError: closed with an error, or a message that Twilio would not take (its error 31924).
+        StreamError: the stream was closed with an error, or by a message that Twilio rejects (its error 31924).
     """
     reply = b""
-    ear = _Ear(websocket, writer)
-    returning = asyncio.get_running_loop().create_task(ear.return_marks())
+    playback = _PlaybackClock(websocket, writer)
+    returning = asyncio.get_running_loop().create_task(playback.return_marks())
     try:
         async for text in websocket:
             try:
@@ -223,7 +223,7 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
                 kind = "bidirectional" if target.bidirectional else "unidirectional"
                 raise StreamError(f"error 31924: the server sent a {message.event!r} message on a {kind} stream")
             reply += message.media.payload
-            ear.take(message)
+            playback.receive(message)
     except ConnectionClosed:
         pass
     finally:
@@ -235,19 +235,20 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Str
         raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")
 
 
-class _Ear:
-    """Hears what is played at the speed of speech: a mark is returned when the sound before it is over, or cleared."""
+class _PlaybackClock:
+    """Plays the received audio in simulated real time: a mark is returned when the audio before it has ended, or is
+    cleared."""
 
     def __init__(self, websocket: ClientConnection, writer: StreamWriter) -> None:
         self._websocket, self._writer = websocket, writer
         self._clock = asyncio.get_running_loop().time
         self._until_s = 0.0
-        """When all sound so far is over."""
+        """When the playback of all audio so far ends."""
         self._marks: deque[tuple[float, str]] = deque()
-        """When each is due, and its name."""
+        """(due time, name) of each mark."""
         self._changed = asyncio.Event()
 
-    def take(self, message: _ToTwilio) -> None:
+    def receive(self, message: _ToTwilio) -> None:
         now = self._clock()
         match message.event:
             case "media":
@@ -260,7 +261,7 @@ class _Ear:
         self._changed.set()
 
     async def return_marks(self) -> None:
-        """Until the connection is closed."""
+        """Return each mark when it is due, until the connection is closed."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self._changed.clear()

@@ -1,4 +1,4 @@
-"""`mediaworker transcribe`: files to text and subtitles, here and now, without a worker.
+"""`mediaworker transcribe`: turn files into text and subtitles on this machine, without a worker.
 
 Files to text and subtitles. Interrupted, the same command goes on where it was.
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class NoFiles(CommandError):
-    """There is nothing to transcribe."""
+    """The arguments name no file to transcribe."""
 
     code = UNREADABLE
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, spool: str) -> int:
-    """Raises ConfigError, CommandError."""
+    """Run the command with `spool` as the folder for standard input. Raises ConfigError, CommandError."""
     settings = load(args.config)
     one_thread()
     from asr import languages
@@ -113,7 +113,7 @@ def _spool_stdin(names: list[str], folder: str) -> None:
 
 
 def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Path], Path | None]:
-    """The files to transcribe, and the folder for the results, which is there then."""
+    """The files to transcribe, and the folder for the results, which is created."""
     files = distinct(_files(args.files))
     if not files:
         raise NoFiles("there are no files in it")
@@ -129,7 +129,7 @@ def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Pat
 
 
 def _files(names: list[str]) -> Iterator[Path]:
-    """A folder is what is in it, but for what is hidden and what we write."""
+    """The named files; a folder stands for its files, except hidden ones and those with a suffix of our results."""
     for name in names:
         path = Path(name)
         if not path.is_dir():

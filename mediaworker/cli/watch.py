@@ -1,4 +1,4 @@
-"""`mediaworker watch`: live events in the terminal, resumed by cursor when the connection drops.
+"""`mediaworker watch`: print live events in the terminal, and resume by cursor when the connection drops.
 
 Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker refuses or cannot
 be reached, 2 wrong arguments or configuration, 130 Ctrl-C.
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Over(MediaworkerError):
-    """The connection has ended, and that is enough."""
+    """The connection has ended, and `--once` asks for no other."""
 
 
 async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
-    """Print events, over as many connections as it takes. Raises _Over when one was asked for and has ended."""
+    """Print events, and reconnect after every loss. Raises _Over after the first loss with `--once`."""
     screen = Screen(colour=coloured(sys.stdout))
 
     def retry(reason: str, seconds: float) -> None:
@@ -76,7 +76,7 @@ async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
 
 
 def _printable(value: Any) -> Any:
-    """What strangers say must not steer the terminal."""
+    """The value with unprintable characters replaced, so that a caller's text cannot control the terminal."""
     if isinstance(value, str):
         return "".join(char if char.isprintable() else "�" for char in value)
     if isinstance(value, dict):
@@ -85,7 +85,7 @@ def _printable(value: Any) -> Any:
 
 
 class Screen:
-    """Events as lines. On a terminal, which has colours, a partial is rewritten in place until its final comes."""
+    """Prints events as lines. On a terminal with colours, a partial is rewritten in place until its final arrives."""
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour

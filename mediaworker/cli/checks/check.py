@@ -1,4 +1,4 @@
-"""`mediaworker check`: what would keep a worker with this configuration from working on this machine, before it starts.
+"""`mediaworker check`: find what would keep a worker with this configuration from working here, before it starts.
 
 Looks at the configuration, data_dir, ports, certificates, keys, the engine and its weights, and asks registrars, engine
 servers and NATS whether they are there. Nothing is changed.
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def findings(settings: Settings, *, offline: bool = False) -> Iterator[Finding]:
-    """What there is to say of these settings on this machine, in the order of a start."""
+    """The findings about these settings on this machine, in the order of a start."""
     from mediaworker.cli.checks import machine, network
     from mediaworker.service.reload import check
 

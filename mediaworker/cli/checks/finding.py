@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The findings of `mediaworker check`: their severity, subject and text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import partial
 
 
 class Level(enum.IntEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     GOOD = 0
     WARNING = 1
-    """The worker starts, and something of it will not work or is not safe."""
+    """The worker starts, but a part of it will not work or is not safe."""
     FAILED = 2
-    """The worker does not start, or takes no calls."""
+    """The worker does not start, or accepts no calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line for the person who asked. The text is a sentence without its full stop."""
+    """One line of the command's output. The text is a sentence without its full stop."""
 
     level: Level
     subject: str

@@ -1,4 +1,4 @@
-"""What can be seen on this machine: folders, ports, files, packages."""
+"""The checks of this machine: folders, ports, certificates, keys, packages and weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mediaworker.cli.checks.finding import Finding, failed, good, warning
 
 GB = 1e9
 LITTLE_GB = 1.0
-"""Of a disk; then events and uploads soon find no room."""
+"""The free space, in GB, below which a warning is given: events and uploads would soon fill the disk."""
 SHORT_KEY = 16
-"""Characters. A shorter API key can be guessed by somebody who has time."""
+"""The least number of characters of an API key. A shorter one can be guessed by a patient attacker."""
 SOON_DAYS = 14
 
 
 def data_dir(settings: Settings) -> Finding:
-    """Whether the folder can be written to, has room, and is nobody else's."""
+    """Check that the folder can be written to, has room, and is used by no other worker."""
     folder = Path(settings.data_dir).absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
@@ -41,7 +41,7 @@ def data_dir(settings: Settings) -> Finding:
 
 
 def is_running(settings: Settings) -> bool:
-    """Whether a worker uses the folder now."""
+    """Whether a worker is using the folder now."""
     try:
         with (Path(settings.data_dir) / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -53,7 +53,7 @@ def is_running(settings: Settings) -> bool:
 
 
 def keys(settings: Settings) -> Iterator[Finding]:
-    """API keys: whether there are any, and how long they are."""
+    """Check whether there are API keys, and whether they are long enough."""
     known = settings.auth.api_keys
     if not known:
         yield good("auth.api_keys", "none: only programs of this machine and of the worker's user may connect")
@@ -65,7 +65,7 @@ def keys(settings: Settings) -> Iterator[Finding]:
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Whether each port is free, and no two settings name the same one."""
+    """Check that each port is free, and that no two settings name the same one."""
     running, taken = is_running(settings), dict[tuple[str, int], str]()
     for key, kind, host, port in _ports(settings):
         other = taken.setdefault((kind, port), key) if port else key
@@ -94,7 +94,7 @@ def _ports(settings: Settings) -> Iterator[tuple[str, str, str, int]]:
 
 
 def certificates(settings: Settings) -> Iterator[Finding]:
-    """Whether each certificate can be used with its key, and for how long."""
+    """Check that each certificate can be used with its key, and for how long."""
     for section in ("http", "media", "sip", "cluster"):
         files = getattr(settings, section)
         if not files.tls_cert or section == "sip" and not settings.sip.enabled:
@@ -117,7 +117,7 @@ def certificates(settings: Settings) -> Iterator[Finding]:
 
 
 def sip(settings: Settings) -> Iterator[Finding]:
-    """Whether the worker can speak SIP, and whether anybody may call."""
+    """Check that pjsua2 is installed, and that some peer may call."""
     if not settings.sip.enabled:
         return
     from sip.protocol.errors import NO_PJSUA2
@@ -134,7 +134,7 @@ def sip(settings: Settings) -> Iterator[Finding]:
 
 
 def engine(settings: Settings) -> Iterator[Finding]:
-    """Which engine recognises, and whether its packages and weights are here."""
+    """Check which engine will be used, and that its packages and weights are installed."""
     if settings.asr.servers:
         return
     from asr.engines import selection

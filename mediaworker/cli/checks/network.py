@@ -1,4 +1,4 @@
-"""Whether the machines that the configuration names are there."""
+"""The checks of the network: whether the machines named in the configuration can be reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mediaworker.cli.terminal import trust
 TIMEOUT_S = 3.0
 NATS_PORT = 4222
 MOST_BYTES = 65536
-"""Of what NATS says first."""
+"""The most bytes that are read of a NATS server's first line."""
 
 
 def registrars(settings: Settings) -> Iterator[Finding]:
@@ -37,7 +37,7 @@ def registrars(settings: Settings) -> Iterator[Finding]:
 
 
 def engine_servers(settings: Settings) -> Iterator[Finding]:
-    """Whether each engine server listens."""
+    """Check that each engine server listens."""
     for index, text in enumerate(settings.asr.servers):
         host, port = parse_tcp(text)
         try:
@@ -49,7 +49,7 @@ def engine_servers(settings: Settings) -> Iterator[Finding]:
 
 
 def nats(settings: Settings) -> Iterator[Finding]:
-    """Whether each NATS server answers, has JetStream, and encrypts where that was asked for."""
+    """Check that each NATS server answers, has JetStream, and encrypts if the URL demands it."""
     for index, url in enumerate(settings.cluster.nats):
         key = f"cluster.nats[{index}]"
         parts = urlsplit(url)
@@ -63,7 +63,7 @@ def nats(settings: Settings) -> Iterator[Finding]:
 
 
 def _nats(key: str, place: str, host: str, port: int, settings: Settings) -> Finding:
-    """Raises OSError, ValueError, ConfigError."""
+    """Check one NATS server. Raises OSError, ValueError, ConfigError."""
     cluster, secure = settings.cluster, place.startswith("tls:")
     with socket.create_connection((host, port), TIMEOUT_S) as plain:
         if secure and cluster.nats_tls_first:
@@ -79,7 +79,7 @@ def _nats(key: str, place: str, host: str, port: int, settings: Settings) -> Fin
 
 
 def _info(connection: socket.socket | ssl.SSLSocket) -> dict[str, object]:
-    """The line that a NATS server begins with. Raises OSError, ValueError."""
+    """The INFO line that a NATS server sends first. Raises OSError, ValueError."""
     with connection.makefile("rb") as file:
         line = file.readline(MOST_BYTES)
     kind, _, body = line.partition(b" ")

@@ -1,1 +1,1 @@
-"""What the commands share: their arguments, the options for TLS, and what they print for a person."""
+"""The common parts of all commands: argument parsing, the options for TLS, and output for people."""

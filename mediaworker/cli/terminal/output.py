@@ -1,4 +1,4 @@
-"""What a command prints for a person: foreign text in it cannot steer the terminal or pass for a line of ours."""
+"""The output of commands: text from peers is escaped, so that it cannot control the terminal or imitate our lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OK, FAILED, WRONG = 0, 1, 2
 
 
 class CommandError(MediaworkerError):
-    """Ends a command with its `code`; the message is one line for its user."""
+    """An error that ends the command with exit code `code`; the message is one line for its user."""
 
     code = FAILED
 
 
 class UsageError(CommandError):
-    """The arguments are wrong, or a file that they name."""
+    """The arguments, or a file that they name, are wrong."""
 
     code = WRONG
 
@@ -34,8 +34,8 @@ def print_now(text: str) -> None:
     """Print a line of a running program on standard output at once.
 
     Raises:
-        SystemExit: whoever reads has seen enough (`mediaworker replay --json FILE | head`). It passes through tasks
-            and callbacks, which take any other exception for a fault of theirs.
+        SystemExit: the reader has closed the output (`mediaworker replay --json FILE | head`). This exception passes
+            through tasks and callbacks, which would log any other one as their failure.
     """
     try:
         print(text, flush=True)
@@ -45,7 +45,7 @@ def print_now(text: str) -> None:
 
 
 def close_output() -> None:
-    """Nobody reads standard output any more: what is still written there goes nowhere."""
+    """Redirect standard output to /dev/null, because its reader has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The command line's own mistakes, each told in one line that says what to write instead."""
+"""The argument parser: it reports each mistake on the command line in one line that says what to write instead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends with code 2 and one line on standard error. Every command's help says its exit codes."""
+    """A parser that ends with code 2 and one line on standard error. Every command's help lists its exit codes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"epilog": EXIT_CODES, **options})
 
     def explain(self, text: str) -> None:
-        """Take the help of a command from the docstring of its module: what is behind the first paragraph."""
+        """Use the docstring of a command's module, after its first paragraph, as the help of the command."""
         for paragraph in text.split("\n\n")[1:]:
             if paragraph.startswith("Exit code:"):
                 self.epilog = paragraph
@@ -35,12 +35,12 @@ class Parser(argparse.ArgumentParser):
         return self.actions
 
     def words(self) -> list[str]:
-        """What may follow on a command line: actions, and options in full."""
+        """The words that may follow on a command line: actions, and options in full."""
         actions = getattr(self, "actions", None)
         return [*(actions.choices if actions else ()), *sorted(set(_OPTION.findall(self.format_help())))]
 
     def error(self, message: str) -> NoReturn:
-        """As argparse calls it, for what it has found wrong itself."""
+        """Report a mistake that argparse has found, and exit; argparse calls this."""
         if found := _CHOICE.fullmatch(message):
             name, given, known = found[1], found[2], re.findall(r"'([^']*)'", found[3])
             near = similar(given, known)
@@ -51,7 +51,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(WRONG)
 
     def unknown(self, rest: Sequence[str], settings: bool) -> NoReturn:
-        """For the first argument that nothing takes. `settings`: the command reads the configuration."""
+        """Report the first argument that the command does not accept, and exit.
+
+        `settings`: the command reads the configuration, so the argument may be a setting.
+        """
         option, equals, value = rest[0].partition("=")
         if not option.startswith("-"):
             file = f"; did you mean --config {rest[0]}?" if settings and rest[0].endswith(".toml") else ""
@@ -66,12 +69,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that reads the configuration."""
+    """Add the option `--config`, which every command has that reads the configuration."""
     parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
 
 
 def _settings(option: str) -> list[str]:
-    """The keys that are named as an option: `--port`, `--http-port`, `--sip.port`."""
+    """The configuration keys that the option names, as `--port`, `--http-port` and `--sip.port` do."""
     name = option.lstrip("-").replace("-", "_").replace(".", "_")
     every = list(keys(Settings))
     known = [key for key in every if key.replace(".", "_") == name]
@@ -88,5 +91,5 @@ def _to_set(found: list[str], value: str) -> str:
 
 
 def _literal(value: str) -> str:
-    """As TOML has it: text is quoted."""
+    """The value as TOML, with text in quotes."""
     return value if re.fullmatch(r"[-+.\d]+|true|false|…|[\[{\"'].*", value) else f'"{value}"'

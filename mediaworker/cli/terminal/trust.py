@@ -1,5 +1,5 @@
-"""The options `--ca` and `--insecure` of each command that connects to a worker, and why a connection or a request has
-failed, in words."""
+"""The options `--ca` and `--insecure` of commands that connect to a worker, and descriptions of failed connections and
+requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unverified() -> ssl.SSLContext:
 
 
 def reason(error: BaseException) -> str:
-    """Why a connection failed, in words for its user."""
+    """The reason why a connection failed, in words for the user."""
     error = _root(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
@@ -64,7 +64,7 @@ def reason(error: BaseException) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What the operating system or OpenSSL said, beneath what libraries made of it."""
+    """The error of the operating system or of OpenSSL beneath the exceptions of libraries."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, ssl.SSLError | socket.gaierror | TimeoutError) or _number(inner) is not None:
@@ -75,13 +75,13 @@ def _root(error: BaseException) -> BaseException:
 
 
 def refusal(status: int, body: bytes | bytearray | str) -> str:
-    """An answer other than success, in words: the status, and what the server says of it."""
-    said = detail(body)
-    return f"refused with status {status}{f': {said}' if said else ''}"
+    """A response other than success in words: the status, and the server's explanation."""
+    explanation = detail(body)
+    return f"refused with status {status}{f': {explanation}' if explanation else ''}"
 
 
 def detail(body: bytes | bytearray | str) -> str:
-    """What an answer says for a person: RFC 9457's detail, OpenAI's message, or a short plain text; else nothing."""
+    """The explanation in a response: RFC 9457's detail, OpenAI's message, or a short plain text; empty if none."""
     text = (body if isinstance(body, str) else bytes(body).decode(errors="replace")).strip()
     try:
         problem = msgspec.json.decode(text, type=_ErrorBody)
@@ -102,7 +102,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def _number(error: BaseException) -> int | None:
-    """Also of what asyncio words itself: `Connect call failed (…)`, `Multiple exceptions: [Errno 111] …`."""
+    """The errno, also of errors that asyncio composes, such as `Multiple exceptions: [Errno 111] …`."""
     if not isinstance(error, OSError):
         return None
     found = re.search(r"\[Errno (\d+)\]", str(error))

@@ -1,3 +1,3 @@
-"""The parts of `mediaworker transcribe`, and the exit codes that it has beside those of every command."""
+"""The parts of `mediaworker transcribe`, and its exit codes in addition to those of every command."""
 
 UNREADABLE, INCOMPLETE, UNWRITTEN, INTERRUPTED = 3, 4, 5, 130

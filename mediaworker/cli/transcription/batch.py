@@ -1,4 +1,4 @@
-"""The work of `mediaworker transcribe`: its files, an engine of its own, a progress bar, and what comes out."""
+"""The batch of `mediaworker transcribe`: it runs its own engine over the files, shows progress and writes results."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ ONE_RESULT = (
     errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM, errno.ETXTBSY,
 )  # fmt: skip
-"""Errors that are about one place of a result; others are the machine's, and nothing more can be written."""
+"""Errors that concern the place of a single result. After any other error nothing more can be written."""
 RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "srt", "vtt": "vtt"}
 TOGETHER = 2
-"""Files in work: while one is opened the other keeps the engine busy."""
+"""The number of files in progress: while one is being opened, the other keeps the engine busy."""
 SHOW_S = 0.2
 HEADING = "==> {} <=="
-"""Before each of several files that are printed, as head(1) has it."""
+"""The heading of each file if several are printed, as in head(1)."""
 BAR = "{l_bar}{bar}| {n:.0f}/{total:.0f} s [{elapsed}<{remaining}{postfix}]"
 
 
@@ -58,13 +58,15 @@ class _File:
     done_s: float = 0.0
     over: bool = False
     printed: str | None = None
-    """What is to be printed of it, until those before it are over; None when there is nothing."""
+    """The text to be printed once all earlier files have been; None if there is none."""
 
 
 class Batch:
-    """Args:
-    folder: where results go; None: they are printed.
-    spool: the folder that has what came by standard input.
+    """Transcribes files, and writes or prints their results.
+
+    Args:
+        folder: the folder for the results; None prints them.
+        spool: the folder with the copy of standard input.
     """
 
     def __init__(
@@ -82,14 +84,14 @@ class Batch:
         self._force, self._spool = force, spool
         self._files = [_File(path) for path in files]
         self._unprinted = deque(self._files)
-        # Objects of JSON name their file themselves, so that what is printed stays JSON.
+        # JSON objects contain their file's name, so they need no heading and the output stays JSON.
         self._headings = len(files) > 1 and tuple(formats) != ("json",)
         self._outcome = OK
         self._engine_why = ""
         self._bar: Any = None
 
     async def run(self) -> int:
-        """The exit code. Raises CommandError when nothing more can be done."""
+        """Process all files and return the exit code. Raises CommandError if the rest cannot be processed."""
         recognizer = Recognizer(self._settings, on_state=self._engine_state)
         self._service = FileService(self._settings, recognizer, in_work=lambda count: recognizer.keep_alive(count > 0))
         await recognizer.start()
@@ -168,13 +170,16 @@ class Batch:
     # -- results ----------------------------------------------------------------------------------------------------
 
     def _mark(self, file: _File, descriptor: int) -> Mark:
-        """Of its results."""
+        """The mark of the file's results."""
         found = os.fstat(descriptor)
         path = "-" if file.path.parent == self._spool else printable(str(file.path.absolute()))
         return Mark(path, found.st_size, found.st_mtime_ns)
 
     def _complete(self, file: _File, mark: Mark) -> bool:
-        """Whether an earlier run has done all of it, as it is now. Raises NotOurResult, OSError."""
+        """Whether an earlier run has written all results of the file in its present state.
+
+        Raises NotOurResult, OSError.
+        """
         if self._folder is None:
             return False
         targets = [target(self._folder, file.path, format) for format in self._formats]
@@ -192,7 +197,7 @@ class Batch:
         return PartialFile(name, Heading(path, mark.bytes, mark.mtime_ns, model, self._options))
 
     def _write(self, file: _File, transcript: FileTranscript, mark: Mark) -> None:
-        self._complete(file, mark)  # somebody may have put something there meanwhile
+        self._complete(file, mark)  # raises if another program has put a file in the result's place meanwhile
         for format in self._formats:
             text = render(transcript, RENDERED[format], granularities=("segment", "word"))
             if self._folder is None:
@@ -202,7 +207,7 @@ class Batch:
             half = result.with_name(f".{result.name}.part")
             half.write_text(text, encoding="utf-8")
             result_marks.write(half, result, mark)
-            sync_file(half)  # what has its name is not made again: a power cut must not leave it empty
+            sync_file(half)  # a file under the final name counts as complete, even after a power cut
             os.replace(half, result)
 
     def _json_line(self, file: _File, text: str) -> str:
@@ -225,7 +230,7 @@ class Batch:
         bar = self._bar
         known = [file.duration_s for file in self._files if file.duration_s is not None]
         guess = sum(known) / len(known) if known else 0.0
-        # Files that have not been opened count as the others are on average.
+        # Files that have not been opened count with the mean length of the others.
         bar.total = sum(
             file.duration_s if file.duration_s is not None else 0.0 if file.over else guess for file in self._files
         )
@@ -236,7 +241,7 @@ class Batch:
         bar.set_postfix_str(f"{rate}{over}/{len(self._files)} files", refresh=True)
 
     def _print(self, *, all_of_it: bool = False) -> None:
-        """In the order of the command line: a file waits for those before it."""
+        """Print results in the order of the command line: a file waits for all earlier ones."""
         while self._unprinted and (self._unprinted[0].over or all_of_it):
             file = self._unprinted.popleft()
             if file.printed is None:
@@ -255,7 +260,7 @@ class Batch:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Seekable, as FFmpeg has to go back in most formats: of a pipe all that comes. Raises OSError."""
+    """Open a file. A pipe is read to its end into a temporary file, since FFmpeg has to seek. Raises OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb")
     kind = os.fstat(file.fileno()).st_mode
     if stat.S_ISREG(kind):

@@ -1,11 +1,11 @@
-"""Whose a result of `mediaworker transcribe` is. Each has a mark that names its source.
+"""Marks on the results of `mediaworker transcribe`, each of which names the result's source.
 
-A file that stands in the place of a result and has none is somebody else's: beside a voicemail `msg0000.wav` Asterisk
-has a `msg0000.txt` of its own. One with the mark of another source is that one's result. Neither is ever taken for a
+A file in the place of a result without a mark belongs to another program: beside a voicemail `msg0000.wav`, Asterisk
+writes its own `msg0000.txt`. A file with the mark of another source is that source's result. Neither is accepted as a
 result, nor replaced.
 
-The mark is an extended attribute, which goes with the file when that is renamed. Where a file system has none it is a
-hidden file beside the result, and counts as long as the result is as it was written.
+The mark is an extended attribute, which stays with the file when it is renamed. If the file system has no extended
+attributes, the mark is a hidden file beside the result, and is valid while the result has not been changed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.E
 
 
 class NotOurResult(MediaworkerError):
-    """What stands in the place of a result is not to be replaced; the message names it and says what to do."""
+    """A file in the place of a result must not be replaced; the message names it and says what to do."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The source of a result, as it was when it was read."""
+    """The source of a result, with its size and time when it was read."""
 
     path: str
     bytes: int
@@ -37,7 +37,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class _Beside(msgspec.Struct, frozen=True):
-    """A mark in a file of its own, with the result's size and time."""
+    """A mark in a hidden file, with the size and the time of the result."""
 
     mark: Mark
     bytes: int
@@ -45,7 +45,7 @@ class _Beside(msgspec.Struct, frozen=True):
 
 
 def check(result: Path, source: Mark) -> bool:
-    """Whether the result of the source as it is now is there. Raises NotOurResult, OSError."""
+    """Whether the result exists and belongs to the source in its present state. Raises NotOurResult, OSError."""
     try:
         found = result.stat()
     except FileNotFoundError:

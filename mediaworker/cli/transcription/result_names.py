@@ -1,9 +1,9 @@
-"""Names of the results of `mediaworker transcribe`: each from its file's path as it was typed, and from nothing else.
+"""Names of the results of `mediaworker transcribe`: each depends only on its file's path as it was typed.
 
 A relative path keeps its folders (`a/x.wav` becomes `DIR/a/x.txt`); an absolute path, or one that leads out of the
-current folder, keeps its last part (`/srv/x.wav` and `../x.wav` become `DIR/x.txt`). So the same file has the same
-result whatever else is on the command line, and another run finds what is finished. A name that leaves no room for the
-suffixes in the 255 bytes of a file system ends with a mark of its own instead of its last letters.
+current folder, keeps its last part (`/srv/x.wav` and `../x.wav` become `DIR/x.txt`). So a file's result does not depend
+on the rest of the command line, and another run finds the finished results. If a name leaves no room for the suffixes
+in the 255 bytes that file systems allow, its end is replaced by a hash.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path, PurePath
 from mediaworker.cli.terminal.output import UsageError
 
 MAX_BYTES = 240
-"""Of a name without suffixes: the longest are those of `.NAME.json.part`."""
+"""The longest name without suffixes; the longest suffixes are those of `.NAME.json.part`."""
 
 
 class ResultClash(UsageError):
-    """Two files would have one result; the message names them and says what to do."""
+    """Two files would have the same result; the message names them and says what to do."""
 
 
 def result_name(path: PurePath) -> PurePath:
-    """Of a file's results below their folder, without the format's suffix."""
+    """The path of a file's results below the output folder, without the format's suffix."""
     plain = PurePath(os.path.normpath(path))
     if plain.is_absolute() or ".." in plain.parts:
         plain = PurePath(plain.name)
@@ -40,13 +40,13 @@ def _short(name: str) -> str:
 
 
 def target(folder: Path, path: PurePath, format: str) -> Path:
-    """Where a file's result goes."""
+    """The path of a file's result in one format."""
     name = result_name(path)
     return folder / name.with_name(f"{name.name}.{format}")
 
 
 def distinct(files: Iterable[Path]) -> list[Path]:
-    """In their order, without those that are the same file with the same result as one before."""
+    """The files in their order, without repetitions of the same file with the same result."""
     found: dict[tuple[str, PurePath], Path] = {}
     for path in files:
         found.setdefault((os.path.realpath(path), result_name(path)), path)
@@ -54,7 +54,7 @@ def distinct(files: Iterable[Path]) -> list[Path]:
 
 
 def check(files: Sequence[Path], folder: Path, formats: Sequence[str]) -> None:
-    """Raises ResultClash when one result would replace another, stand where another's folder is, or replace a file."""
+    """Raises ResultClash if a result would replace another result, a source file, or another result's folder."""
     sources = {os.path.realpath(path): path for path in files}
     results: dict[str, Path] = {}
     for path in files:

@@ -1,4 +1,4 @@
-"""`mediaworker calls`: which calls a worker has and had."""
+"""`mediaworker calls`: list the calls of a worker, live and ended."""
 
 from __future__ import annotations
 

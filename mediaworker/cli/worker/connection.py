@@ -1,6 +1,6 @@
-"""What every command that asks a running worker has in common: where it is, the key, and what a failure is called.
+"""The connection of commands to a running worker: its address, the key, and the words for a failure.
 
-Without a URL it is the worker of this machine, found by its configuration, which also has a key for it.
+Without a URL that is the worker of this machine. Its configuration provides the address and a key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """Where a worker is, and how it is spoken to."""
+    """The address of a worker, with the key and the TLS context for it."""
 
     url: str
     key: str
@@ -38,7 +38,7 @@ class WorkerAddress:
 
 
 def add_arguments(parser: argparse.ArgumentParser, url: str = "--url") -> None:
-    """`url` is the name of the argument: an option, or positional."""
+    """Add the arguments for the connection. `url` names the argument of the address: an option, or positional."""
     where = "the worker's address, http(s)://HOST:PORT (default: the worker of this machine, by its configuration)"
     parser.add_argument(url, nargs=None if url.startswith("-") else "?", metavar="URL", help=where)
     key = "API key (default: $MEDIAWORKER_KEY; for the worker of this machine one of its configuration)"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser, url: str = "--url") -> None:
 
 
 def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
-    """Where the arguments point, for requests that need these scopes. Raises ConfigError, UsageError."""
+    """The worker that the arguments name, for requests that need these scopes. Raises ConfigError, UsageError."""
     if args.url:
         url = args.url if "://" in args.url else f"http://{args.url}"
         parts = urlsplit(url)
@@ -56,7 +56,7 @@ def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
             raise UsageError(f"{args.url}: expected http://HOST:PORT or https://HOST")
         return WorkerAddress(url, args.key, trust.context(args))
     settings = load(args.config)
-    # The certificate is made out to the public name, and the address is this machine's own.
+    # The certificate is for the public name, but the address is this machine's own.
     tls = trust.context(args) if args.ca else trust.unverified()
     fitting = (key.key.reveal() for key in settings.auth.api_keys if {*scopes} <= {*key.scopes})
     return WorkerAddress(of_this_machine(settings), args.key or next(fitting, ""), tls)
@@ -74,7 +74,7 @@ def ask(args: argparse.Namespace, question: Callable[[Client], Awaitable[None]],
     where = address(args, *scopes)
 
     async def run() -> None:
-        # `watch` takes the URL of the events too: what is copied from there is right here.
+        # `watch` also accepts the URL of the events, so a URL copied from there must work here.
         scheme, _, rest = where.url.removesuffix(EVENTS).partition("://")
         async with Client(f"{_SCHEMES[scheme]}://{rest}", key=where.key, tls=where.tls) as client:
             await question(client)
@@ -86,7 +86,7 @@ def ask(args: argparse.Namespace, question: Callable[[Client], Awaitable[None]],
 
 @contextlib.contextmanager
 def failures(where: WorkerAddress) -> Iterator[None]:
-    """What goes wrong with the worker ends the command: raises CommandError."""
+    """Turn failures of the worker, or of the connection to it, into CommandError."""
     try:
         yield
     except BrokenPipeError:
@@ -100,7 +100,7 @@ def failures(where: WorkerAddress) -> Iterator[None]:
 
 
 def refusal(error: ClientError, key: str) -> str:
-    """What a worker's refusal means for the person who gave this key, or none."""
+    """A worker's refusal in words for the user, who gave this key or none."""
     if error.status == 401 and key:
         return f"the key is wrong: {error.detail or 'the worker does not know it'}"
     if error.status == 401 and "auth.api_keys" not in error.detail:

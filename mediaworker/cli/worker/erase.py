@@ -1,4 +1,4 @@
-"""`mediaworker erase`: everything that an ended call has left is erased."""
+"""`mediaworker erase`: erase everything that is stored of an ended call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     # A key that may erase calls need not be one that may read them.
     if not found:
         connection.ask(args, show, "events", "admin")
-    # Between the two, so that Ctrl-C ends it at once.
+    # The question is asked outside of the event loop, so that Ctrl-C ends the command at once.
     if not args.yes and input("Erase it, in every place? It cannot be undone. [y/N] ").strip().lower() != "y":
         print("nothing was erased")
         return FAILED

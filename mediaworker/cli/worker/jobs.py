@@ -1,4 +1,4 @@
-"""`mediaworker jobs`: file jobs of a worker, and their results.
+"""`mediaworker jobs`: list file jobs of a worker, print their results, and cancel them.
 
 Without a job: the jobs of this key, the newest first. With one: that job.
 """

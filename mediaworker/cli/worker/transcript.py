@@ -1,4 +1,4 @@
-"""`mediaworker transcript`: what was said in a call."""
+"""`mediaworker transcript`: print the transcript of a call."""
 
 from __future__ import annotations
 
