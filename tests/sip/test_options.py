@@ -117,5 +117,5 @@ async def test_an_engine_that_cannot_be_asked(tmp_path: Path, state: str, preloa
     made = WorkerInProcess(parse({"data_dir": str(tmp_path), "asr": {"preload": preload}}))
     made.recognizer.state = EngineStatus(state)
     assert made.sip is not None
-    assert (made.sip.control._handler.can_accept(), bool(made.readiness.reasons())) == (503 if refused else 0, True)
+    assert (made.sip.control.handler.can_accept(), bool(made.readiness.reasons())) == (503 if refused else 0, True)
     assert not made.sip.admission._ready()
