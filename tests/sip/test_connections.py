@@ -14,8 +14,9 @@ from lab.sip.scenes import STARTED
 from lab.sip.sip_peer import ConnectedPeer, SipPeer, sdp
 from lab.sip.sipp_scenario import Body, mixed
 from lab.sip.siprec import REQUIRE, metadata
-from sip.pjsip import call_control, liveness
+from sip.pjsip import call_control
 from sip.pjsip.endpoint import SipEndpoint
+from sip.protocol import liveness
 
 NEVER_ASKED = {"peer_check_s": 3600.0}
 """For nothing but the end of its connection."""

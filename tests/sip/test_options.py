@@ -118,4 +118,4 @@ async def test_an_engine_that_cannot_be_asked(tmp_path: Path, state: str, preloa
     made.recognizer.state = EngineStatus(state)
     assert made.sip is not None
     assert (made.sip.control.handler.can_accept(), bool(made.readiness.reasons())) == (503 if refused else 0, True)
-    assert not made.sip.admission._ready()
+    assert not made.sip.admission._calls.ready()

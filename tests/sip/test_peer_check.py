@@ -15,7 +15,8 @@ from lab.sip.scenes import STARTED, longest_pause_s, media, scene
 from lab.sip.sip_peer import SipPeer, sdp
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Expect, Pause, Send, offer, scenario
-from sip.pjsip import call_control, liveness
+from sip.pjsip import call_control
+from sip.protocol import liveness
 
 CHECK_S = 0.4
 
