@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 from asr.text import joined, words
 from mediaworker.events import schema as events
@@ -83,7 +84,11 @@ class Turns:
 
     def _is_over(self, turn: Turn, body: Transcript) -> bool:
         """Whether what is said here no longer belongs to the turn."""
-        return body.start_ms - turn.end_ms > PAUSE_MS or any(
-            leg != body.leg and end_ms > turn.end_ms and start_ms < body.start_ms
-            for leg, (start_ms, end_ms) in self._spoke.items()
-        )
+        return body.start_ms - turn.end_ms > PAUSE_MS or is_interrupted(self._spoke, turn.end_ms, body)
+
+
+def is_interrupted(spoke: Mapping[str, tuple[int, int]], since_ms: int, body: Transcript) -> bool:
+    """Whether another leg has spoken between `since_ms` and the beginning of `body`. `spoke`: the start and the end of
+    what each leg has said last."""
+    others = (span for leg, span in spoke.items() if leg != body.leg)
+    return any(start_ms < body.start_ms and since_ms < end_ms for start_ms, end_ms in others)

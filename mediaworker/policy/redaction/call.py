@@ -19,7 +19,7 @@ from mediaworker.policy.phrases import PatternError, Search, search
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.digits import DigitRun
 from mediaworker.policy.redaction.text import ELLIPSIS, MaskedSpan, Redactor, merged, stable, without
-from mediaworker.policy.turns import Transcript, Turn, Turns
+from mediaworker.policy.turns import Transcript, Turn, Turns, is_interrupted
 
 log = structlog.get_logger()
 
@@ -263,10 +263,7 @@ class CallPrivacy:
 
     def _sequences(self, body: Transcript, tail: _Tail) -> list[_Sequence]:
         """Those of the tail, with one more that begins now if somebody else has spoken since."""
-        if not any(
-            leg != body.leg and end_ms > tail.end_ms and start_ms < body.start_ms
-            for leg, (start_ms, end_ms) in self._spoke.items()
-        ):
+        if not is_interrupted(self._spoke, tail.end_ms, body):
             return tail.sequences
         begun = [each for each in tail.sequences if each.digits]
         return [*(_Sequence(each.digits, each.in_fours, len(each.digits)) for each in begun), _Sequence()]
