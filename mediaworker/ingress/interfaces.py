@@ -1,7 +1,7 @@
 """The endpoint of a path, and the upgrades that it admits.
 
 A session is protocol logic without I/O, a subclass of `ingress.session.Session`. Three shells run it: the media
-listener (`ingress.listener`), the HTTP port (`ingress.runner.websocket_routes`) and TCP ports (`ingress.tcp`).
+listener (`ingress.listener`), the HTTP port (`ingress.runner.websocket_routes`) and the AudioSocket port.
 """
 
 from __future__ import annotations

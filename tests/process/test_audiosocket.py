@@ -19,10 +19,9 @@ from lab.calls.stream_desks import Desk
 from lab.http.media_shells import until
 from lab.patience import timeout
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.audiosocket.listener import AudioSocketListener
+from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
 from mediaworker.ingress.runner import Throttle
-from mediaworker.ingress.tcp import MAX_UNREAD
 
 TIMEOUT_S = 10
 
