@@ -68,8 +68,3 @@ class Frames:
             at += 4 + length
         del buffer[:at]
         return bodies
-
-    @property
-    def buffered_bytes(self) -> int:
-        """The number of bytes held of an incomplete frame."""
-        return len(self._buffer)

@@ -85,15 +85,6 @@ class SipPhone:
         self._transport: Literal["udp", "tcp", "tls"] = transport
         self._user, self._password, self._headers = user, password, headers
 
-    async def call(self, uri: str, samples: NDArray[np.int16], *, answer_s: float = 30.0) -> PhoneResult:
-        """Call `uri` (`sip:USER@HOST:PORT`), play `samples`, hang up.
-
-        samples: int16 mono, 16 kHz for G.722 and Opus, 8 kHz for the others; the last packet is padded with silence.
-        Otherwise as `talk`.
-        """
-        packets = encode(samples, self._codec)
-        return await self.talk(uri, lambda line: play(line, packets), answer_s=answer_s)
-
     async def talk(self, uri: str, speak: Speak, *, answer_s: float = 30.0) -> PhoneResult:
         """Call `uri`, let `speak` send what it likes once there is an answer, hang up.
 

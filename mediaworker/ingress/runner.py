@@ -1,6 +1,6 @@
 """Runs a media session over its connection: messages, outputs, deadlines and back-pressure.
 
-`run_session` is the only loop; the media listener, the HTTP port and TCP ports differ in the socket they give it.
+`run_session` is the only loop; the media, the HTTP and the AudioSocket port differ in the socket they give it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from audio.codecs.codec import Codec
 from lab.network.ports import free_port, port_range
 from lab.patience import wait_for
 from lab.sip.sipp_caller import Sipp, listens
-from sip.phone import SipPhone, encode
+from sip.phone import PhoneResult, SipPhone, encode, play
 from sip.protocol.errors import SipError
 
 WORKER = """
@@ -87,13 +87,22 @@ def tone(rate_hz: int, seconds: float) -> np.ndarray[tuple[int], np.dtype[np.int
     return np.round(8000 * np.sin(2 * np.pi * 440 * time_s)).astype(np.int16)
 
 
+def uri_of(port: int) -> str:
+    return f"sip:1000@127.0.0.1:{port}"
+
+
+async def call(uri: str, seconds: float, *, answer_s: float = 30.0) -> PhoneResult:
+    packets = encode(tone(8000, seconds), Codec.PCMU)
+    return await SipPhone().talk(uri, lambda line: play(line, packets), answer_s=answer_s)
+
+
 @pytest.mark.parametrize(
     ("codec", "transport"), [(Codec.PCMU, "udp"), (Codec.PCMA, "tcp"), (Codec.G722, "udp"), (Codec.OPUS, "udp")]
 )
 async def test_what_is_played_arrives_at_the_pace_of_speech(answering: Answering, codec: Codec, transport: str) -> None:
     samples = tone(16000 if codec.wide else 8000, 1.0)
     phone = SipPhone(codec=codec, transport=transport)  # type: ignore[arg-type]
-    result = await phone.call(f"sip:1000@127.0.0.1:{answering.port}", samples)
+    result = await phone.talk(uri_of(answering.port), lambda line: play(line, encode(samples, codec)))
     heard = await answering.report()
     assert result.ok
     assert result.packets_sent == 50
@@ -108,11 +117,11 @@ async def test_what_is_played_arrives_at_the_pace_of_speech(answering: Answering
 
 
 async def test_cancelling_the_task_hangs_up(answering: Answering) -> None:
-    call = asyncio.create_task(SipPhone().call(f"sip:1000@127.0.0.1:{answering.port}", tone(8000, 30)))
+    calling = asyncio.create_task(call(uri_of(answering.port), 30))
     await answering.line("answered")
-    call.cancel()
+    calling.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await call
+        await calling
     assert (await answering.report())["reason"] == "hangup"
 
 
@@ -120,7 +129,7 @@ async def test_a_refusal_is_a_result(tmp_path: Path) -> None:
     sipp, port = Sipp(tmp_path), free_port()
     callee = sipp.start("busy", port=port)
     await listens(port)
-    result = await SipPhone().call(f"sip:1000@127.0.0.1:{port}", tone(8000, 1))
+    result = await call(uri_of(port), 1)
     assert (result.status, result.ok, result.packets_sent) == (486, False, 0)
     await callee
 
@@ -129,11 +138,11 @@ async def test_no_answer_is_cancelled(tmp_path: Path) -> None:
     sipp, port = Sipp(tmp_path), free_port()
     callee = sipp.start("ringing", port=port)
     await listens(port)
-    result = await SipPhone().call(f"sip:1000@127.0.0.1:{port}", tone(8000, 1), answer_s=0.5)
+    result = await call(uri_of(port), 1, answer_s=0.5)
     assert (result.status, result.ok) == (408, False)
     await callee  # it has seen the CANCEL
 
 
 async def test_not_a_uri() -> None:
     with pytest.raises(SipError, match="not a SIP URI: tel:123"):
-        await SipPhone().call("tel:123", tone(8000, 1))
+        await call("tel:123", 1)
