@@ -152,7 +152,7 @@ class OutstandingWork:
     def close(self, utterance_id: str) -> None:
         """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
         if (pending := self._open.get(utterance_id)) is not None:
-            self._end(pending, tell=True)
+            self._end(pending, notify=True)
 
     def release(self, stream: str) -> None:
         """The leg is over, and there will be no more utterances of it: the next leg may have its place. Utterances that
@@ -197,7 +197,7 @@ class OutstandingWork:
         if pending is not None and pending.queue is queue:
             match pending.request:
                 case Align(revision=revision) if revision == alignment.revision:
-                    self._end_aligned(pending, alignment, tell=False)
+                    self._end_aligned(pending, alignment, notify=False)
                     return
         self.counters.stale += 1
 
@@ -241,7 +241,7 @@ class OutstandingWork:
     def _place(self, pending: PendingUtterance) -> None:
         pending.queue = self._placement.choose(pending.utterance)
         if pending.queue is not None:
-            pending.queue.put(pending)
+            pending.queue.add(pending)
 
     def _mark(self, pending: PendingUtterance) -> None:
         if pending.queue is not None:
@@ -258,18 +258,18 @@ class OutstandingWork:
                 batch = (other for other in files if other.audio.on_disk)
                 self.lose(next(batch, pending), str(error))
 
-    def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
-        """It is over. `tell`: as for `SendQueue.drop`."""
+    def _end(self, pending: PendingUtterance, *, notify: bool) -> None:
+        """It is over. `notify`: as for `SendQueue.drop`."""
         del self._open[pending.utterance.id]
-        self._drop(pending, tell=tell)
+        self._drop(pending, notify=notify)
         if not pending.utterance.stream:
             self._placement.release(pending.utterance.id)
 
-    def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
+    def _drop(self, pending: PendingUtterance, *, notify: bool = True) -> None:
         """Drop its audio, sent or not."""
         self.backlog_bytes -= len(pending.audio)
         if pending.queue is not None:
-            pending.queue.drop(pending, tell=tell)
+            pending.queue.drop(pending, notify=notify)
             pending.queue = None
         pending.audio.drop()
 
@@ -287,16 +287,16 @@ class OutstandingWork:
         if pending.request is not None and pending.request.revision == hypothesis.revision:
             pending.request = None
         if over:
-            self._end(pending, tell=False)  # the process closes it too, on the same message
+            self._end(pending, notify=False)  # the process closes it too, on the same message
         self._deliver(pending.on_hypothesis, hypothesis)
 
-    def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, tell: bool = True) -> None:
-        """`tell`: the process has not closed it by itself, on the same message."""
+    def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, notify: bool = True) -> None:
+        """`notify`: the process has not closed it by itself, on the same message."""
         assert pending.on_alignment is not None
         self.counters.alignments += bool(alignment.words)
         self.counters.words += len(alignment.words)
         self.counters.failed_alignments += alignment.error is not None
-        self._end(pending, tell=tell)
+        self._end(pending, notify=notify)
         self._deliver(pending.on_alignment, alignment)
 
     def _deliver(self, callback: Callable[[Any], None], answer: Hypothesis | Alignment) -> None:

@@ -172,7 +172,7 @@ class SendQueue:
             self._ends.append(messages.Release(leg))
             self.wake()
 
-    def put(self, pending: PendingUtterance) -> None:
+    def add(self, pending: PendingUtterance) -> None:
         name = pending.utterance.id
         self.utterances[name] = pending
         self.files += not pending.utterance.live
@@ -190,8 +190,8 @@ class SendQueue:
             self._begun_bytes += len(pending.audio) - pending.begun_bytes
             pending.begun_bytes = len(pending.audio)
 
-    def drop(self, pending: PendingUtterance, *, tell: bool) -> None:
-        """Send nothing more of the utterance. `tell`: the process closes it when it is told to, not by itself."""
+    def drop(self, pending: PendingUtterance, *, notify: bool) -> None:
+        """Send nothing more of the utterance. `notify`: the process closes it when it is told to, not by itself."""
         name = pending.utterance.id
         if self.utterances.pop(name, None) is None:
             return
@@ -200,7 +200,7 @@ class SendQueue:
         pending.begun_bytes = 0
         self._unsent.pop(name, None)
         self._held.pop(name, None)
-        if tell and pending.opened:
+        if notify and pending.opened:
             self._ends.append(messages.CloseUtterance(name))
         pending.opened = False
         self.wake()  # it has made room for the next

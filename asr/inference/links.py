@@ -29,7 +29,7 @@ MAX_SHARES = 4
 but those that are open go on."""
 SLOW_BYTES, FULL_BYTES = 1 << 20, 16 << 20
 """A worker that has so much to read gets no partials; one that has so much is cut off."""
-TELL_S = 1.0
+REPORT_S = 1.0
 """How often a change of the load is told to a worker that gets no answers."""
 
 
@@ -50,7 +50,7 @@ class ServedLink:
         """Why nothing more is received or sent; empty while it is open."""
         self.legs: dict[str, None] = {}
         """Legs that have their place here, by the worker's names, the one that has been silent for longest first."""
-        self.told = messages.ServerLoad()
+        self.reported = messages.ServerLoad()
         """The load that the worker has last been sent."""
         self._frames: Frames | None = Frames()
         """None after an error."""
@@ -95,7 +95,8 @@ class ServedLink:
 class ServedLinks:
     """All links of one engine.
 
-    Loop of the owner: `receive` what has come, `choose`, `tell`, write what `parent` is sent, `perform`, and write.
+    Loop of the owner: `receive` what has come, `choose`, `report_load`, write what `parent` is sent, `perform`, and
+    write.
 
     Args:
         parent: the link to the process that has started this one. It hears of everything that concerns the engine.
@@ -112,10 +113,10 @@ class ServedLinks:
         self._max_bytes, self._languages = max_bytes, languages
         self._working: tuple[str, ...] = ()
         self._answered: dict[ServedLink, None] = {}
-        """Links that have been sent an answer since the last `tell`."""
+        """Links that have been sent an answer since the last `report_load`."""
         self._usage = messages.Usage()
         """The sums that the parent has last been told."""
-        self._told_s = 0.0
+        self._reported_s = 0.0
         """When the load was last told to all."""
         self._dropped_partials = 0
         parent.send(inference.ready())
@@ -229,15 +230,15 @@ class ServedLinks:
 
     # -- what all have here -----------------------------------------------------------------------------------------
 
-    def tell(self, now: float) -> None:
-        """Tell the load to those that have been answered, and to all once in `TELL_S`; and the parent what has changed.
-        Called before each step, when there is none, and every `TELL_S` while there are links."""
+    def report_load(self, now: float) -> None:
+        """Report the load to those that have been answered, and to all once in `REPORT_S`; and to the parent what has
+        changed. Called before each step, when there is none, and every `REPORT_S` while there are links."""
         if not self._max_bytes:
             return
         usage = self._sum(now)
         due: list[ServedLink] = list(self._answered)
-        if now - self._told_s >= TELL_S:
-            self._told_s, due = now, list(self.links.values())
+        if now - self._reported_s >= REPORT_S:
+            self._reported_s, due = now, list(self.links.values())
         self._answered.clear()
         for link in due:
             self._load(link, usage)
@@ -248,8 +249,8 @@ class ServedLinks:
     def _load(self, link: ServedLink, all: messages.Usage) -> None:
         files, share = all.files - self.inference.usage.files[link.source], self._max_bytes // len(self.links)
         load = messages.ServerLoad(all.legs - len(link.legs), files, all.delay_ms, share)
-        if load != link.told:
-            link.told = load
+        if load != link.reported:
+            link.reported = load
             link.send(load)
 
     def _sum(self, now: float) -> messages.Usage:

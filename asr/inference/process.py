@@ -34,7 +34,7 @@ from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
 from asr.engines.qwen.plugin import create_aligner
 from asr.inference.inference import Inference
-from asr.inference.links import TELL_S, ServedLink, ServedLinks
+from asr.inference.links import REPORT_S, ServedLink, ServedLinks
 from asr.inference.utterances import ProtocolError
 from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
 from config import ConfigError
@@ -220,23 +220,23 @@ class Infer:
                 self._receive(*event)
             now = time.monotonic()
             work = links.choose(now)
-            links.tell(now)
+            links.report_load(now)
             self._write_parent()
             if work is not None:
                 links.perform(work, time.monotonic())
 
     def drain(self, *, wait: bool) -> Iterator[Event]:
-        """What has come; `wait`: at least one, or until it is time to tell the load."""
+        """What has come; `wait`: at least one, or until it is time to report the load."""
         self.write()
-        told_s = time.monotonic()
+        begun_s = time.monotonic()
         while wait:
             waiting = self._parent.link.outgoing or any(link.outgoing for link in self._sockets)
-            timeout_s = RETRY_S if waiting else TELL_S if self._sockets else None
+            timeout_s = RETRY_S if waiting else REPORT_S if self._sockets else None
             with suppress(Empty):
                 yield self._inbox.get(timeout=timeout_s)
                 wait = False
             self.write()
-            wait = wait and not (self._sockets and time.monotonic() - told_s >= TELL_S)
+            wait = wait and not (self._sockets and time.monotonic() - begun_s >= REPORT_S)
         while not self._inbox.empty():
             yield self._inbox.get()
 

@@ -267,7 +267,7 @@ class EngineListener:
         while True:
             await asyncio.sleep(CHECK_S)
             for connection in self._engines.connections:
-                if loop.time() - connection.heard_s >= SILENCE_S:
+                if loop.time() - connection.received_s >= SILENCE_S:
                     log.warning("worker cut off: it says nothing any more", worker=connection.worker)
                     connection.abort()
                 else:

@@ -66,7 +66,7 @@ class WorkerConnection:
         self.early: list[bytes] = []
         """Frames that came right behind its greeting."""
         self._loop = asyncio.get_running_loop()
-        self.heard_s = self._loop.time()
+        self.received_s = self._loop.time()
         """When the worker last said something."""
         self._reader, self._writer, self._frames = reader, writer, frames
         self._link: socket.socket | None = None
@@ -122,7 +122,7 @@ class WorkerConnection:
         try:
             await self._pass_on(self.early)
             while data := await self._reader.read(RECEIVE_BYTES):
-                self.heard_s = self._loop.time()
+                self.received_s = self._loop.time()
                 await self._pass_on(self._frames.feed(data))
         finally:
             self._last.cancel()  # it gets no link from now on

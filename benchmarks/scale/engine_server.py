@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asr import messages
 from asr.inference.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S
-from asr.inference.links import TELL_S
+from asr.inference.links import REPORT_S
 from asr.inference.utterances import Delay
 from asr.scheduling.request import LIVE, Lane, Request
 from asr.scheduling.scheduler import Scheduler
@@ -43,7 +43,7 @@ class EngineServer:
         self._open: dict[str, _Open] = {}
         self._awake = False
         """A step runs, or is about to."""
-        clock.every(TELL_S, self._tell, first_s=tell_s)
+        clock.every(REPORT_S, self._tell, first_s=tell_s)
 
     def send(self, link: Link, message: messages.ToEngine) -> None:
         """From a worker. What is sent to a server that is gone is lost."""

@@ -82,7 +82,7 @@ class Server:
     def hear(self) -> None:
         """The parent reads."""
         assert self.links is not None
-        self.links.tell(0.0)
+        self.links.report_load(0.0)
         for message in taken(self.links.parent):
             match message:
                 case messages.Working():
@@ -488,13 +488,13 @@ def test_each_worker_is_told_what_the_others_have_here() -> None:
     assert server.links is not None
     for link in (a, b):
         taken(link)
-    server.links.tell(100.0)
+    server.links.report_load(100.0)
     room = (1 << 20) // 2
     assert taken(a) == [messages.ServerLoad(max_bytes=room)] and taken(b) == [messages.ServerLoad(1, 1, 0, room)]
-    server.links.tell(102.0)
+    server.links.report_load(102.0)
     assert taken(a) == taken(b) == [], "nothing has changed"
     server.receive(a, messages.Release("leg"), messages.Release("nobody"))
-    server.links.tell(104.0)
+    server.links.report_load(104.0)
     assert taken(b) == [messages.ServerLoad(0, 1, 0, room)]
 
 
