@@ -48,7 +48,7 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
     sizes = (2, 160, 334, 4000, 16000) if seconds < 2 else (334, 16000, 64000)
     while at < len(audio):
         size = rng.choice(sizes)
-        sound.append(audio[at : at + size])
+        sound.audio += audio[at : at + size]
         at = min(len(audio), at + size)
         end = (at if at == len(audio) else rng.randrange(2, at + 1, 2)) * width // 2  # not always all that is there
         (view,) = compute_views(front, pages, Staging(), [(sound, end)])
@@ -74,13 +74,13 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
     sounds = {name: Sound(formats[name]) for name in "abc"}
     for name, size in steps:
         begin = len(sounds[name].audio)
-        sounds[name].append(audio[name][begin : begin + size // 2 * 2])
+        sounds[name].audio += audio[name][begin : begin + size // 2 * 2]
         wanted = [(each, each.samples) for each in sounds.values() if each.samples]
         if not wanted:
             continue
         for (sound, end), view in zip(wanted, compute_views(front, pages, Staging(), wanted), strict=True):
             alone, other = Sound(sound.format), FramePages(100, front.bins, torch.device("cpu"), Staging())
-            alone.append(bytes(sound.audio))
+            alone.audio += sound.audio
             (expected,) = compute_views(front, other, Staging(), [(alone, end)])
             assert (view.count, view.settled) == (expected.count, expected.settled)
             mine, theirs = (

@@ -86,8 +86,7 @@ class Engine:
     @torch.inference_mode()
     def seen(self, case: Case) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mel (bins, frames) as the encoder takes it, and what the encoder makes of it: (tokens, width)."""
-        engine, sound = self._engine, Sound(case.talk.sound.format)
-        sound.append(case.talk.sound.audio)
+        engine, sound = self._engine, Sound(case.talk.sound.format, case.talk.sound.audio)
         (view,) = compute_views(engine.front, engine.pages, engine.execution.staging, [(sound, len(case.samples))])
         encoder = engine.encoder
         encoding = encoder.begin(Audio(), view, exact=True)

@@ -80,12 +80,8 @@ class QwenAligner:
     def _encode(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
         pages = FramePages(self._encoder.chunk, self._front.bins, self._device, self._staging)
-        ends = []
-        for each in spoken:
-            sound = Sound(each.format)
-            sound.append(each.audio)
-            ends.append((sound, sound.samples))
-        views = compute_views(self._front, pages, self._staging, ends)
+        sounds = [Sound(each.format, each.audio) for each in spoken]
+        views = compute_views(self._front, pages, self._staging, [(sound, sound.samples) for sound in sounds])
         encodings = [self._encoder.begin(Audio(), view, exact=True) for view in views]
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings], pages.frames)
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]

@@ -129,7 +129,7 @@ class QwenEngine:
         self._sessions[utterance.id] = QwenSession(utterance, prompt)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        self._sessions[utterance_id].sound.append(audio)
+        self._sessions[utterance_id].sound.audio += audio
 
     def close(self, utterance_id: str) -> None:
         self._sessions.pop(utterance_id).sound.close(self.pages)
@@ -217,7 +217,7 @@ class QwenEngine:
                 self.allocator.touch(session)
             todo.append((encoding, missing))
         self.encoder.run(todo, self.pages.frames)
-        for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
+        for session, encoding in encodings:
             if self.encoder.missing(encoding):
                 continue
             try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,13 +184,13 @@ class Packed:
         logits_indices = _logits_indices(rows, lengths)
         if self._graphs.fixed:
             hidden = self._fixed(rows, lengths, self._size(count, len(rows)))
-            lift = self._fixed_tokens
         else:
             hidden = self._free(rows, lengths, _Size(count, len(rows), count == len(rows)))
-            lift = partial(self._free_tokens, hidden)
         if not len(logits_indices):  # parts of prefills alone
             return hidden, logits_indices, lambda: []
-        return hidden, logits_indices, lift(logits_indices)
+        if self._graphs.fixed:
+            return hidden, logits_indices, self._fixed_tokens(logits_indices)
+        return hidden, logits_indices, self.staging.lift(self._argmax(hidden, self.staging.down(logits_indices)))
 
     # -- any shapes -------------------------------------------------------------------------------------------------
 
@@ -199,9 +198,6 @@ class Packed:
         inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.cache)), size)
         known = [(row.start, len(row)) for row in rows]
         return self._forward(inputs, self._embed_audio(rows, lengths), size, known)
-
-    def _free_tokens(self, hidden: Tensor, logits_indices: NDArray[np.int64]) -> Tokens:
-        return self.staging.lift(self._argmax(hidden, self.staging.down(logits_indices)))
 
     # -- fixed shapes -----------------------------------------------------------------------------------------------
 

@@ -60,9 +60,10 @@ class Sound:
 
     __slots__ = ("_maxima", "_older", "_pages", "audio", "format", "maximum", "settled")
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: Format, audio: bytes = b"") -> None:
         self.format = format
-        self.audio = bytearray()
+        self.audio = bytearray(audio)
+        """All bytes so far, to which the next ones are added."""
         self.settled = 0
         self.maximum = -inf
         """The loudest value in the settled frames."""
@@ -76,9 +77,6 @@ class Sound:
     def samples(self) -> int:
         """The number of samples at 16 kHz."""
         return len(self.audio) * MODEL_HZ // BYTES_PER_S[self.format]
-
-    def append(self, audio: bytes) -> None:
-        self.audio += audio
 
     def close(self, pages: FramePages) -> None:
         pages.release(self._pages + self._older)
