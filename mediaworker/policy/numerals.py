@@ -1,6 +1,6 @@
-"""Number words as numerals, so that "five" and "5" are the same word. Pure.
+"""Turns English number words into numerals, so that "five" and "5" are the same word. No I/O.
 
-English numbers of any size; of other languages the words that `spoken_digits` knows, one by one.
+It reads English numbers of any size. For other languages the caller replaces single words by `spoken_digits`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _ORDINALS = (
 )
 _NUMBER_WORDS = _UNITS.keys() | _TEENS.keys() | _TENS.keys()
 _DIGITS = 15
-"""A numeral of more digits is not counted in thousands."""
+"""A longer numeral is not combined with a following "hundred" or "thousand"."""
 
 
 def numerals(tokens: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """The tokens, in lower case, with numerals for runs of number words: each with the range of tokens that it is.
+    """Yield the tokens, which are in lower case, with numerals in place of runs of number words. Each comes with the
+    range of tokens that it replaces.
 
-    A run that is no single number ("twelve thirty") becomes several numerals. Ordinals end in "th", so that "2th" is
+    A run that is not a single number ("twelve thirty") becomes several numerals. Ordinals end in "th", so that "2th" is
     not the number 2.
     """
     at, last = 0, ""
@@ -47,9 +48,9 @@ def _is_number(tokens: Sequence[str], at: int) -> bool:
 
 
 def _number(tokens: Sequence[str], at: int) -> tuple[str, int]:
-    """The longest number that begins at `at`, and where it ends; `at` when none does."""
+    """Return the longest number that begins at `at`, and the place after it, which is `at` when there is none."""
     if tokens[at].isdecimal() and (len(tokens[at]) > _DIGITS or not _scaled(tokens, at + 1)):
-        return tokens[at], at + 1  # as it is, with its leading zeros
+        return tokens[at], at + 1  # unchanged, with its leading zeros
     total, current, last, scale = 0, 0, "", 10**12
     begin = at
     while at < len(tokens):
@@ -78,7 +79,8 @@ def _number(tokens: Sequence[str], at: int) -> tuple[str, int]:
 
 
 def _below_hundred(token: str, last: str) -> tuple[int, str] | None:
-    """What a word adds to the number before it, whose last word is of the kind `last`, and its own kind."""
+    """Return the value that a word adds to a number whose last word is of the kind `last`, and the kind of the word.
+    None: the word cannot continue the number."""
     if token.isdecimal():
         return (int(token), "unit") if not last else None
     if token in _UNITS and last in ("", "hundred", "scale", "tens"):

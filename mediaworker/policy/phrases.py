@@ -1,4 +1,4 @@
-"""Finds phrases in a text regardless of case, punctuation and spaces, and of how numbers are written."""
+"""Finds phrases in a text regardless of case, punctuation, spaces and the spelling of numbers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     import regex
 
 TIMEOUT_S = 0.05
-"""How long a pattern may search a text, while all calls wait."""
+"""The longest time that a pattern may search a text: the search runs on the event loop and delays all calls."""
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
-"""Scripts without spaces between words."""
+"""The scripts without spaces between words, as a character class."""
 _NUMBERS = BY_LANGUAGE | dict.fromkeys(("zh", "yue", "ja"), HAN)
-"""Language (ISO 639) → its words for numbers, as digits."""
+"""For each language (ISO 639) its number words, with their digits."""
 
 
 class PatternError(MediaworkerError, ValueError):
-    """A phrase or pattern cannot be used; the text says why."""
+    """A phrase or pattern of the configuration cannot be used; the text is the reason."""
 
 
 def pattern(text: str) -> regex.Pattern[str]:
-    """Compiles a regular expression, which ignores case unless it says otherwise. Raises PatternError."""
+    """Compile a regular expression, which ignores case unless its flags say otherwise. Raises PatternError."""
     import regex  # 3 MB, loaded only for patterns
 
     try:
@@ -47,15 +47,15 @@ def search(texts: Sequence[str]) -> Search | None:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A pattern, and phrases that have numbers."""
+    """A search for a pattern, and for phrases with numbers in either spelling."""
 
     pattern: regex.Pattern[str]
     numbers: NumberPhrases
 
     def finditer(self, text: str, language: str, latest: int = 0) -> Iterator[tuple[int, int]]:
-        """Where the matches are in a text of this language (ISO 639), in code points. Raises TimeoutError.
+        """Yield (start, end) of each match in a text of this language (ISO 639), in code points. Raises TimeoutError.
 
-        `latest`: a match begins before this place of the text and ends behind it; 0: it may be anywhere.
+        `latest`: only matches that begin before this place and end after it; 0: matches anywhere.
         """
         for match in self.pattern.finditer(text, overlapped=latest > 0, timeout=TIMEOUT_S):
             if not latest or match.start() < latest < match.end():
@@ -67,20 +67,21 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """A text as words in lower case and single digits, each behind a space and the last one before one."""
+    """A text as words in lower case and single digits, with a space before and after each."""
 
     text: str = " "
     starts: dict[int, int] = field(default_factory=dict)
-    """Where a word or a number begins: its place in `text` → that in the original."""
+    """For each place in `text` at which a word or a number begins, its place in the original."""
     ends: dict[int, int] = field(default_factory=dict)
+    """For each place in `text` at which a word or a number ends, its place in the original."""
 
 
 class NumberPhrases:
-    """Those of the phrases that have a number, which may be written either way: "press five", "press 5"."""
+    """The phrases that contain a number, which matches in either spelling: "press five", "press 5"."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._units: dict[str, list[str]] = {}
-        """Language → the phrases."""
+        """The phrases by language, each as the text of `_Units`."""
         for text in texts:
             words = {match.group().casefold() for match in _tokens().finditer(text)}
             written = any(word[0].isdecimal() for word in words)
@@ -91,7 +92,7 @@ class NumberPhrases:
                         self._units.setdefault(language, []).append(units)
 
     def finditer(self, text: str, language: str) -> Iterator[tuple[int, int]]:
-        """Where the phrases are in a text of this language (ISO 639), in code points."""
+        """Yield (start, end) of each phrase in a text of this language (ISO 639), in code points."""
         language = language if language in _NUMBERS else "en"
         if not (phrases := self._units.get(language)):
             return
@@ -105,7 +106,7 @@ class NumberPhrases:
                 at = units.text.find(phrase, at + 1)
 
 
-@lru_cache(maxsize=2)  # a final and its turn, for all rules
+@lru_cache(maxsize=2)  # all rules search the same two texts: a final and its turn
 def _units(text: str, language: str) -> _Units:
     tokens = [(match.group().casefold(), match.start(), match.end()) for match in _tokens().finditer(text)]
     units = _Units()
@@ -121,7 +122,8 @@ def _units(text: str, language: str) -> _Units:
 
 
 def _numeral(token: str, language: str) -> str:
-    """A word for one number as that number; an ordinal ends in "th". English words are left to `numerals`."""
+    """Return the number of a single number word, and an ordinal with the ending "th". `numerals` handles English
+    words, so they are returned as they are."""
     if token[0].isdecimal():
         digits = "".join(str(unicodedata.decimal(each)) for each in token if each.isdecimal())
         return digits if token[-1].isdecimal() else f"{digits}th"
@@ -146,6 +148,6 @@ def _phrase(text: str) -> str:
     alone = [regex.match(rf"[{_SPACELESS}]", word, regex.V1) is not None for word in words]
     parts = ["" if alone[0] else r"(?<![^\W_])", regex.escape(words[0])]
     for number, word in enumerate(words[1:], 1):
-        # Chinese, Japanese and Thai are written without spaces, and recognisers put some in.
+        # Chinese, Japanese and Thai are written without spaces, but recognisers insert some.
         parts += [r"[\W_]*" if alone[number - 1] or alone[number] else r"[\W_]+", regex.escape(word)]
     return "".join([*parts, "" if alone[-1] else r"(?![^\W_])"])

@@ -1,6 +1,6 @@
-"""The words of digits in the languages of most calls: one table, without a guess of the language.
+"""The number words of the languages of most calls, in one table that works without knowing the language.
 
-Only long runs of such words count as a number, so that "un" or "sei" in a sentence does no harm.
+Only long runs of such words count as a number, so a single "un" or "sei" in a sentence has no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HAN = dict(zip("零〇一幺二两三四五六七八九", "0011223456789", stric
 def _table(language: str) -> dict[str, str]:
     words = {name: str(value) for value, name in enumerate(ONES[language].split())}
     words |= {name: str(value) for value, name in enumerate(TEENS.get(language, "").split(), 10)}
-    if language == "de":  # German says the ones first, in one word.
+    if language == "de":  # German numbers are one word with the ones before the tens
         ones = ["ein", *ONES["de"].split()[2:]]
         for tens, name in enumerate(TENS["de"].split(), 2):
             words |= {f"{one}und{name}": f"{tens}{value}" for value, one in enumerate(ones, 1)}
@@ -48,14 +48,14 @@ def _table(language: str) -> dict[str, str]:
 
 
 BY_LANGUAGE = {language: _table(language) for language in ONES}
-"""Language → word, case-folded → its digits."""
+"""For each language its number words, case-folded, with their digits."""
 WORDS = {word.casefold(): digits for word, digits in MORE.items()}
 for _words in BY_LANGUAGE.values():
     WORDS |= _words
-"""Word, case-folded → its digits."""
+"""The number words of all languages, case-folded, with their digits."""
 ROUND = {name: str(value) for names in TENS.values() for value, name in enumerate(names.split(), 2)}
-"""Word of a multiple of ten, case-folded → its first digit: the second is in the next word, or 0."""
+"""The words of multiples of ten, case-folded, with their first digit. The second digit is the next word, or 0."""
 HESITATION = "um"
-"""The word is 'one' in Portuguese and a hesitation in English: the digit before it decides."""
+"""This word is 'one' in Portuguese and a hesitation in English; the language of the digit before it decides."""
 PORTUGUESE = frozenset(ONES["pt"].casefold().split()) | {"meia", "uma", "duas"}
 ROUND = {word.casefold(): digit for word, digit in ROUND.items()}

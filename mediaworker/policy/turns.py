@@ -1,6 +1,6 @@
-"""What each leg has said since somebody else spoke: a pause ends a final but no turn, and a phrase may lie over it.
+"""Joins the finals of a leg into turns. A pause ends a final but not a turn, so a phrase may extend over a pause.
 
-Pure.
+A turn ends when another leg speaks or after a long pause. No I/O.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ Transcript = events.TranscriptPartial | events.TranscriptFinal
 PAUSE_MS = 5000
 """A longer pause ends a turn."""
 BACKCHANNEL_WORDS = 2
-"""So few words of somebody else ("mhm", "all right") do not end a turn."""
+"""The most words of another leg that are a back-channel ("mhm", "all right") and do not end a turn."""
 MAX_CHARS = 1000
-"""So much of a turn is remembered, in whole finals."""
+"""The length of a turn beyond which its first finals are dropped."""
 
 
 class Turn:
-    """Finals of one leg, joined; the last ones may be partials."""
+    """The joined finals of one leg; the last ones may be partials."""
 
     def __init__(self) -> None:
         self.text = ""
         self.latest = 0
-        """Where in the text the latest final begins."""
+        """The place in the text at which the latest final begins."""
         self.end_ms = 0
+        """The end of the latest final, in call time."""
         self._begins: list[tuple[int, int]] = []
-        """Where in the text each final begins, and when."""
+        """The place in the text and the start time of each final."""
 
     def add(self, body: Transcript) -> None:
         text = body.text.strip()
@@ -43,7 +44,7 @@ class Turn:
             self._begins = [(place - cut, start_ms) for place, start_ms in self._begins[1:]]
 
     def since(self, place: int) -> tuple[str, int]:
-        """The text from the final on in which this place is, and when that began."""
+        """Return the text from the final that contains this place, and the start time of that final."""
         begin, start_ms = max(each for each in self._begins if each[0] <= place)
         return self.text[begin:], start_ms
 
@@ -54,12 +55,12 @@ class Turns:
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
         self._partials: dict[str, dict[str, events.TranscriptPartial]] = {}
-        """Leg → utterance → its latest partial, until its final comes."""
+        """For each leg the latest partial of every utterance that has no final yet."""
         self._spoke: dict[str, tuple[int, int]] = {}
-        """Leg → the start and the end of its latest final that was more than a back-channel."""
+        """For each leg the start and end of its latest final that was more than a back-channel."""
 
     def on_final(self, final: events.TranscriptFinal) -> Turn | None:
-        """The turn that ends with this final; None if it has no text."""
+        """Add a final; return the turn that ends with it, or None if it has no text."""
         self._partials.get(final.leg, {}).pop(final.utterance_id, None)
         if not final.text:
             return None
@@ -72,7 +73,8 @@ class Turns:
         return turn
 
     def on_partial(self, partial: events.TranscriptPartial) -> Turn:
-        """The turn that would end with this partial if it were a final. Earlier utterances may have no finals yet."""
+        """Return the turn that would end with this partial if it were a final. Earlier utterances of the leg that have
+        no finals yet count by their partials."""
         waiting = self._partials.setdefault(partial.leg, {})
         waiting[partial.utterance_id] = partial
         turn = copy.deepcopy(self._turns.get(partial.leg, Turn()))

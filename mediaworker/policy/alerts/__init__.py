@@ -1,1 +1,1 @@
-"""Rules over what is said, not said, and said at the same time."""
+"""Alerts: rules about phrases, silence and over-talk, checked on live calls."""

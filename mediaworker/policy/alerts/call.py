@@ -1,4 +1,4 @@
-"""The rules of alerts on one call: its events and its clock go in, alerts come out. No I/O."""
+"""Applies the alert rules to one call: it receives the call's events and times, and returns alerts. No I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mediaworker.policy.turns import Turns
 class _LegTalk:
     role: str
     since_ms: int | None = None
-    """When it began to speak; None while it is silent."""
+    """The time at which the leg began to speak; None while it is silent."""
     quiet_ms: int = 0
-    """When it last stopped speaking."""
+    """The time at which the leg last stopped speaking."""
 
 
 class CallAlerts:
@@ -32,13 +32,13 @@ class CallAlerts:
         self._legs: dict[str, _LegTalk] = {}
         self._held: set[str] = set()
         self._alerted: dict[tuple[str, str], int] = {}
-        """(rule, leg) → the start of the silence or overtalk that it has raised an alert for."""
+        """For each (rule, leg) the start of the silence or overtalk for which it has raised its latest alert."""
         self._turns = Turns()
         self._last_ms: dict[str, int] = {}
-        """Rule → the time of its latest alert."""
+        """For each rule the time of its latest alert."""
 
     def on_event(self, at_ms: int, body: events.EventBody) -> list[events.Alert]:
-        """The alerts that a published event raises."""
+        """Return the alerts that a published event raises."""
         match body:
             case events.TranscriptFinal():
                 return list(self._spotted(body))
@@ -71,11 +71,11 @@ class CallAlerts:
             leg.since_ms = None
 
     def check(self, now_ms: int) -> list[events.Alert]:
-        """The alerts that are due by the clock; called periodically during the call."""
+        """Return the alerts that are due by the clock; called periodically during the call."""
         return [*self._silence(now_ms), *self._overtalk(now_ms)]
 
     def _spotted(self, body: events.TranscriptFinal) -> Iterator[events.Alert]:
-        """By the final alone, or else by the turn that it belongs to, where the match lies over a pause."""
+        """Yield the alerts for a match in the final, or else for a match in its turn that extends over a pause."""
         turn = self._turns.on_final(body)
         if turn is None:
             return
@@ -119,7 +119,8 @@ class CallAlerts:
         return self._legs[name].since_ms is not None and not self._is_copy(name)
 
     def _overtalk(self, now_ms: int, end_ms: int | None = None) -> Iterator[events.Alert]:
-        """The leg that began later talks over the other. `end_ms`: when one of them ended, if one just has."""
+        """Yield the alerts for over-talk: the leg that began later talks over the other. `end_ms`: the time at which
+        one of them has just stopped; None: both still speak."""
         speaking = sorted(
             ((self._legs[name].since_ms or 0, name) for name in self._legs if self._talks(name)), reverse=True
         )
@@ -133,7 +134,7 @@ class CallAlerts:
                 yield from self._alert_once(rule, name, start_ms, until_ms)
 
     def _alert_once(self, rule: Rule, leg: str, start_ms: int, end_ms: int) -> Iterator[events.Alert]:
-        """One alert for each silence or overtalk."""
+        """Yield an alert, unless there was one for this silence or overtalk, or the rule's cooldown is running."""
         if self._alerted.get((rule.name, leg)) == start_ms or not self._free(rule, end_ms):
             return
         self._alerted[rule.name, leg] = start_ms
@@ -145,5 +146,5 @@ class CallAlerts:
 
     def _free(self, rule: Rule, at_ms: int) -> bool:
         last_ms = self._last_ms.get(rule.name)
-        # Finals of two legs may come in another order than their speech.
+        # The finals of two legs may arrive in another order than their speech, so `at_ms` may be before `last_ms`.
         return last_ms is None or not rule.cooldown_s or at_ms - last_ms >= rule.cooldown_s * 1000

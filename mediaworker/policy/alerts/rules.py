@@ -1,4 +1,4 @@
-"""The rules file: `[[rules]]`, each with one condition. No I/O."""
+"""The form of the rules file: `[[rules]]` with one condition each, which `parse` checks and compiles. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONDITIONS = ("phrases", "pattern", "silence_s", "overtalk_s")
 
 
 class RulesError(MediaworkerError, ValueError):
-    """The file cannot be used; the text names the rule and says why."""
+    """The rules file cannot be used; the text names the rule and the reason."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,24 +28,24 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Name
     severity: Severity = "warning"
     role: Role | None = None
-    """The rule applies to the words, silence or overtalk of this role; None: of any."""
+    """The role whose words, silence or overtalk the rule applies to; None: any role."""
     phrases: tuple[str, ...] = ()
     pattern: str = ""
     silence_s: Annotated[float, Meta(gt=0)] | None = None
     overtalk_s: Annotated[float, Meta(gt=0)] | None = None
     cooldown_s: Annotated[float, Meta(ge=0)] = 0.0
-    """How long the rule raises no further alert in the same call."""
+    """The time after an alert in which the rule raises no further one in the same call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spotting:
-    """A rule about words with what it looks for."""
+    """A rule about words, with its compiled search."""
 
     rule: Rule
     search: Search
 
     def find(self, text: str, language: str, latest: int = 0) -> tuple[int, int] | None:
-        """Where the first match of `Search.finditer` is; None also if the search takes too long."""
+        """Return (start, end) of the first match of `Search.finditer`; None without one or if the search times out."""
         try:
             return next(self.search.finditer(text, language, latest), None)
         except TimeoutError:
@@ -54,13 +54,15 @@ class Spotting:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """The rules of a file, by the kind of their condition."""
+
     spotting: tuple[Spotting, ...] = ()
     silence: tuple[Rule, ...] = ()
     overtalk: tuple[Rule, ...] = ()
 
     @property
     def timed(self) -> bool:
-        """Whether any rule depends on the clock."""
+        """True when a rule depends on the clock."""
         return bool(self.silence or self.overtalk)
 
     def __len__(self) -> int:
@@ -71,7 +73,7 @@ NONE = Rules()
 
 
 def parse(text: str) -> Rules:
-    """Raises RulesError."""
+    """Return the rules of a file's text. Raises RulesError."""
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

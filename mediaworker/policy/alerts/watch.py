@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """What the watch needs of `mediaworker.calls.call.Call`."""
+    """The part of `mediaworker.calls.call.Call` that the watch uses."""
 
     @property
     def ending(self) -> bool: ...
@@ -30,12 +30,15 @@ class Watched(Protocol):
 
 
 class AlertWatch:
-    """Without a `path` there are no rules. Raises ConfigError if the file cannot be used at the start."""
+    """Reloads the rules and checks live calls every `PERIOD_S`. Without a `path` there are no rules.
+
+    Raises ConfigError if the file cannot be used at the start.
+    """
 
     def __init__(self, path: str, calls: Callable[[], Iterable[Watched]]) -> None:
         self.rules = NONE
         self.ok = True
-        """Whether the rules are those of the file as it is now."""
+        """True while the rules are those of the current file."""
         self._path, self._calls = Path(path) if path else None, calls
         self._stamp: tuple[int, ...] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -74,7 +77,7 @@ class AlertWatch:
                 log.exception("alerts")
 
     def _check_file(self, path: Path) -> None:
-        """Read the file if it has changed. The old rules stay in force if it is missing or wrong."""
+        """Read the file if it has changed. The old rules stay in force if it is missing or invalid."""
         if (stamp := _stamp(path)) == self._stamp:
             return
         self._stamp = stamp
@@ -89,7 +92,7 @@ class AlertWatch:
 
 
 def read(path: Path) -> Rules:
-    """Raises OSError, RulesError."""
+    """Read the rules of a file. Raises OSError, RulesError."""
     with path.open("rb") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:

@@ -1,1 +1,1 @@
-"""What must not leave the worker, nor reach its disk: card numbers, what patterns say, and digits that are keyed in."""
+"""Redaction: masks card numbers, matches of patterns and keyed digits before an event is stored or sent."""

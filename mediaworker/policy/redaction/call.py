@@ -1,6 +1,6 @@
-"""Screens the events of a call: private parts of texts and the values of digits are masked.
+"""Screens the events of a call: it masks private parts of texts and the values of keyed digits.
 
-Every event passes here before any subscriber sees it and before it is stored.
+Every event passes through it before it is stored and before any subscriber sees it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mediaworker.policy.turns import Transcript, Turn, Turns, is_interrupted
 log = structlog.get_logger()
 
 MASKED = "X"
-"""Stands for a digit, on the wire and in the store."""
+"""The value of a masked digit, on the wire and in the store."""
 KEYS = 32
-"""How many of the latest digits are searched for a sequence that begins or ends masking."""
+"""The number of latest keyed digits that are searched for a sequence that begins or ends masking."""
 WAIT_MS = 8000
-"""A number may continue in the leg's next utterance if that begins within this time."""
+"""The longest pause over which a number continues in the leg's next utterance."""
 GROUP = 4
 REMEMBERED = 64
-"""How many utterances are remembered whose words may still arrive."""
+"""The number of utterances whose original texts are kept until their words arrive."""
 FOR_EVER = float("inf")
 
 
@@ -62,18 +62,18 @@ def _compiled(key: str, privacy: Privacy) -> Search | None:
 
 @dataclass(slots=True)
 class _Sequence:
-    """Digits that may be one number, said in one utterance or over pauses."""
+    """Digits that may be one number, spoken in one utterance or over pauses."""
 
     digits: str = ""
     in_fours: bool = True
     asked: int = 0
-    """How many of the digits were said before somebody else spoke, the last time that somebody did."""
+    """The number of its digits that were spoken before another leg last spoke; 0: no other leg has."""
 
     def __add__(self, run: DigitRun) -> _Sequence:
         return _Sequence(self.digits + run.digits, self.in_fours and run.in_fours, self.asked)
 
     def is_card(self, before: int) -> bool:
-        """Whether it is a card's number, or most of one; the first `before` digits have been shown."""
+        """Return whether the digits are a card number or most of one; the first `before` digits have been shown."""
         if self.in_fours and before >= 2 * GROUP and digits.may_become_card(self.digits):
             return True
         if digits.checks(self.digits) or digits.checks(self.digits[digits.lead(self.digits) :]):
@@ -90,11 +90,11 @@ class _Tail:
 
     end_ms: int
     sequences: list[_Sequence]
-    """The number, read from each digit at which it may begin: its first, and the first after somebody else spoke."""
+    """The number, read from each digit at which it may begin: its first, and the first after another leg spoke."""
 
 
 class CallPrivacy:
-    """`masked` counts the masked parts of all calls, by kind."""
+    """The screening of one call. `masked` counts the masked parts of all calls, by kind."""
 
     def __init__(self, policy: Policy, masked: Counter[str]) -> None:
         self._policy, self._masked = policy, masked
@@ -102,20 +102,22 @@ class CallPrivacy:
         self._keys = ""
         self._keys_hidden = always
         self._since_ms, self._until_ms = FOR_EVER, -FOR_EVER
-        """Digits are masked between these times."""
+        """The times in the call between which digits are masked."""
         self._begun_ms = -FOR_EVER
-        """When masking was last begun."""
+        """The time at which masking last began."""
         self._turns = Turns()
         self._likely: dict[str, int] = {}
-        """Utterance without a final → the end of the first partial that had a phrase which begins masking."""
+        """For each utterance without a final whose partials have a phrase that begins masking, the end of the first
+        such partial."""
         self._tails: dict[str, _Tail] = {}
         self._spoke: dict[str, tuple[int, int]] = {}
-        """Leg → the start and the end of its latest final with words."""
+        """For each leg the start and end of its latest final with words."""
         self._spoken: OrderedDict[str, tuple[str, list[MaskedSpan]]] = OrderedDict()
-        """Utterance → the original text and its masked spans."""
+        """For each utterance with masked spans its original text and those spans, until its words arrive."""
 
     def screen(self, at_ms: int, body: events.EventBody) -> events.EventBody:
-        """The event without its private parts. A fault in here costs the event's text and nothing else."""
+        """Return the event without its private parts. If the screening itself fails, the event loses its whole text, so
+        that a fault of this program never publishes a private part and never stops the call."""
         try:
             return self._screened(at_ms, body)
         except Exception:
@@ -162,12 +164,14 @@ class CallPrivacy:
         self._begun_ms = max(self._begun_ms, at_ms)
 
     def _end(self, at_ms: int) -> None:
-        """Does nothing if masking began later: finals arrive late."""
+        """End masking at `at_ms`, unless it began after that: a final arrives after its speech, and a key may have
+        begun masking in the meantime."""
         if at_ms >= self._begun_ms:
             self._until_ms = min(self._until_ms, at_ms)
 
     def _masks(self, start_ms: int, end_ms: int, utterance_id: str = "") -> bool:
-        """Whether digits of this time are masked. `utterance_id`: whose they are; its own phrase is not counted."""
+        """Return whether digits of this time are masked. `utterance_id`: the utterance of the digits; a phrase in it
+        does not count here, because it masks only the digits after it."""
         if self._since_ms <= end_ms and start_ms < self._until_ms:
             return True
         return any(since_ms <= end_ms for name, since_ms in self._likely.items() if name != utterance_id)
@@ -195,7 +199,7 @@ class CallPrivacy:
         begun, ended = self._phrases(body)
         runs, spans = self._find(body, begun)
         self._tails[body.leg] = self._tail(body, runs)
-        if not digits.says_nothing(body.text):
+        if not digits.is_only_filler(body.text):
             self._spoke[body.leg] = body.start_ms, body.end_ms
         likely_ms = self._likely.pop(body.utterance_id, body.end_ms)
         if ended is not None and (begun is None or begun < ended):
@@ -215,7 +219,7 @@ class CallPrivacy:
         return replace(body, text=text, stable_chars=len(text), redactions=redactions)
 
     def _phrases(self, body: Transcript) -> tuple[int | None, int | None]:
-        """Where in its text the last phrases end that begin and that end masking; None: there are none."""
+        """Return the places at which the last phrases end that begin and that end masking; None: there is none."""
         mask, unmask = self._policy.mask, self._policy.unmask
         if mask is None and unmask is None:
             return None, None
@@ -225,7 +229,8 @@ class CallPrivacy:
         return _end_of(mask, body, turn), _end_of(unmask, body, turn, unknown=None)
 
     def _find(self, body: Transcript, begun: int | None) -> tuple[list[DigitRun], list[MaskedSpan]]:
-        """Its runs of digits, if they could matter, and the spans to mask; digits behind `begun` are masked."""
+        """Return the text's runs of digits, if they may matter, and the spans to mask. Digits after `begun` are
+        masked."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
         masked_from = 0 if self._masks(body.start_ms, body.end_ms, body.utterance_id) else begun
         carried = len(tail.sequences[0].digits) if tail is not None and tail.sequences else 0
@@ -239,7 +244,7 @@ class CallPrivacy:
         return runs, spans
 
     def _continued(self, body: Transcript, runs: list[DigitRun]) -> MaskedSpan | None:
-        """The utterance's first digits, if they complete the number of a card that began before the pause."""
+        """Return the span of the first digits if they complete a card number that began before the pause."""
         if not self._policy.redactor.cards or not runs:
             return None
         head, begun = runs[0], self._begun(body, runs[0])
@@ -248,12 +253,12 @@ class CallPrivacy:
         return None
 
     def _carried(self, body: Transcript, runs: list[DigitRun]) -> int:
-        """How many digits were said before the text's only run of what may become the number of a card."""
+        """Return the number of digits before the pause that the text's only run may continue to a card number."""
         begun = self._begun(body, runs[0]) if len(runs) == 1 else []
         return max((len(each.digits) for each in begun if digits.may_become_card(each.digits)), default=0)
 
     def _begun(self, body: Transcript, head: DigitRun) -> list[_Sequence]:
-        """What the utterance's first digits may continue."""
+        """Return the sequences that the utterance's first digits may continue."""
         tail = self._tails.get(body.leg)
         if tail is None or body.start_ms - tail.end_ms > WAIT_MS or head.signed:
             return []
@@ -270,7 +275,7 @@ class CallPrivacy:
 
     def _tail(self, body: events.TranscriptFinal, runs: list[DigitRun]) -> _Tail:
         before = self._tails.get(body.leg)
-        if before is not None and digits.says_nothing(body.text):  # a cough
+        if before is not None and digits.is_only_filler(body.text):  # noise such as a cough does not end a number
             return _Tail(body.end_ms, self._sequences(body, before))
         run = runs[-1] if runs else None
         if run is None or run.signed or not digits.is_open(body.text, run):
@@ -281,7 +286,7 @@ class CallPrivacy:
 
     def _words(self, body: events.TranscriptWords) -> events.TranscriptWords:
         text, spans = self._spoken.pop(body.utterance_id, ("", []))
-        if not spans:  # nothing was masked in the final, or it has been forgotten
+        if not spans:  # nothing was masked in the final, or its text is no longer kept
             text = " ".join(word.word for word in body.words)
             spans = self._policy.redactor.spans(text, list(digits.runs(text)))
         if not spans:
@@ -304,27 +309,29 @@ class CallPrivacy:
 
 
 def _places(text: str, words: list[events.Word]) -> list[tuple[int, int]]:
-    """Where in the text each word is, without punctuation. A word that is not found may be anywhere."""
+    """Return the place of each word in the text, without punctuation. A word that is not found has the whole rest of
+    the text as its place, so that it is masked if anything there is."""
     places, at = [], 0
     for word in words:
         start = None
-        look = at
+        place = at
         for char in word.word:
-            look = text.find(char, look)
-            if look < 0:
+            place = text.find(char, place)
+            if place < 0:
                 break
-            start = look if start is None else start
-            look += 1
-        if look < 0 or start is None:
+            start = place if start is None else start
+            place += 1
+        if place < 0 or start is None:
             places.append((at, len(text)))
         else:
-            places.append((start, look))
-            at = look
+            places.append((start, place))
+            at = place
     return places
 
 
 def _end_of(search: Search | None, body: Transcript, turn: Turn | None, *, unknown: int | None = 0) -> int | None:
-    """Where in the text the last match ends, which may begin earlier in the turn; `unknown` if it takes too long."""
+    """Return the end of the last match in the text, which may begin earlier in the turn; `unknown` if the search times
+    out."""
     if search is None or turn is None:
         return None
     before = turn.latest - (len(body.text) - len(body.text.lstrip()))

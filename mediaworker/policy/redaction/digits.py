@@ -1,4 +1,4 @@
-"""Runs of digits in a text, written or spoken, and whether one is a card's number. No I/O."""
+"""Finds runs of digits in a text, written or spoken, and decides whether one is a card number. No I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WRITTEN = re.compile(rf"[\d{_HAN}]")
 _LETTERS = re.compile(rf"[^\W\d_{_HAN}]+")
 _GAP = re.compile(r"[\W_]{0,4}")
 MAX_FILLERS = 3
-"""How many fillers in a row do not end a run."""
+"""The most fillers in a row that do not end a run."""
 MIN_CARD, MAX_CARD = 13, 19
-"""ISO/IEC 7812-1."""
+"""The lengths of card numbers in use, within ISO/IEC 7812-1."""
 _TWO_TELEPHONES = re.compile(r"(?:(?:1 )?3 3 4|3 4|10|7)(?: (?:1 )?3 3 4| 3 4| 10| 7)")
-"""The groups of two North American telephone numbers, which are not how a card is written."""
+"""The group sizes of two North American telephone numbers; card numbers are not grouped in this way."""
 
 
 @dataclass(slots=True)
@@ -30,29 +30,29 @@ class DigitRun:
     end: int
     digits: str = ""
     ends: list[int] = field(default_factory=list)
-    """Where in the text each digit ends."""
+    """The place in the text at which each digit ends."""
     groups: list[int] = field(default_factory=list)
-    """How many digits were written together; spoken digits have no groups."""
+    """The number of digits in each group that is written together; spoken digits have no groups."""
     signed: bool = False
-    """A plus precedes it, as in a telephone number."""
+    """A plus precedes the run, as in a telephone number."""
     written: bool = False
-    """At least one digit is written, not spelt out."""
+    """At least one digit is written as a numeral."""
 
     @property
     def in_fours(self) -> bool:
-        """Whether its groups are fours, as on a card."""
+        """True when all digits are written in groups of four, as on a card."""
         return sum(self.groups) == len(self.digits) and all(size % 4 == 0 for size in self.groups)
 
 
 def at_most(text: str) -> int:
-    """An upper bound of the number of digits, at a tenth of the cost of reading them."""
+    """Return an upper bound of the number of digits in a text, at a tenth of the cost of `runs`."""
     words = _LETTERS.findall(text.casefold())
     spoken = sum(word in WORDS or word in ROUND for word in words)
     return len(_WRITTEN.findall(text)) + 2 * spoken + 4 * sum(word in REPEATS for word in words)
 
 
 def runs(text: str) -> Iterator[DigitRun]:
-    """Every run of the text, in order."""
+    """Yield every run of the text, in order."""
     reader = _Reader(text)
     for token in _TOKEN.finditer(text):
         if (run := reader.read(token)) is not None:
@@ -62,7 +62,7 @@ def runs(text: str) -> Iterator[DigitRun]:
 
 
 class _Reader:
-    """Takes the tokens of a text one by one, and returns a run once it is over."""
+    """Reads the tokens of a text one by one, and returns a run once it is complete."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -71,9 +71,9 @@ class _Reader:
         """The end of the latest token."""
         self._fillers = 0
         self._portuguese = False
-        """Whether the latest digit was Portuguese."""
+        """True when the latest digit was a Portuguese word."""
         self._tens, self._tens_end = "", 0
-        """A pending ten: the next word decides between 40 and 42."""
+        """The first digit of a pending ten, and its end in the text: the next word decides between 40 and 42."""
         self._repeat = 1
 
     def read(self, token: re.Match[str]) -> DigitRun | None:
@@ -139,7 +139,7 @@ def _digits(token: re.Match[str]) -> str:
 
 
 def is_open(text: str, run: DigitRun, *, growing: bool = False) -> bool:
-    """Whether nothing after the run ends it, so that another digit may follow.
+    """Return whether the run is still open at the end of the text, so that another digit may follow.
 
     `growing`: the text's last word may be incomplete.
     """
@@ -149,40 +149,40 @@ def is_open(text: str, run: DigitRun, *, growing: bool = False) -> bool:
     return all(token.group().casefold() in FILLERS or token.group().casefold() in REPEATS for token in behind)
 
 
-def says_nothing(text: str) -> bool:
-    """Whether the text has neither a digit nor a word that separates two."""
+def is_only_filler(text: str) -> bool:
+    """Return whether the text has neither a digit nor a word that would end a run."""
     return all(token.group().casefold() in FILLERS for token in _TOKEN.finditer(text))
 
 
 def is_card(digits: str) -> bool:
-    """Whether these are the number of a payment card, allowing for one misrecognised digit."""
-    # 14 to 17: one digit may be added, missing or wrong.
+    """Return whether the digits may be a payment card's number with one misrecognised digit."""
+    # 14 to 17 digits: one may be added, missing or wrong in a number of 15 or 16.
     return checks(digits) or (14 <= len(digits) <= 17 and _network(digits))
 
 
 def checks(digits: str) -> bool:
-    """Whether these are the number of a payment card with its check digit."""
+    """Return whether the digits are a payment card's number with a valid check digit."""
     return MIN_CARD <= len(digits) <= MAX_CARD and _network(digits) and luhn(digits)
 
 
 def holds_card(run: DigitRun) -> bool:
-    """Whether the run contains a card's number, perhaps with other digits before or after it."""
+    """Return whether the run contains a card number, perhaps with other digits before or after it."""
     if checks(run.digits) or any(_network(part) and luhn(part) for part in _parts(run)):
         return True
     return is_card(run.digits) and not _TWO_TELEPHONES.fullmatch(" ".join(map(str, run.groups)))
 
 
 def are_telephones(first: int, second: int) -> bool:
-    """Whether so many digits, and then so many, are two telephone numbers rather than the halves of a card, of which
-    one digit may be misrecognised. A national number has 7 to 11 digits."""
+    """Return whether two numbers with `first` and `second` digits are telephone numbers rather than the halves of a
+    card number with a misrecognised digit. A national telephone number has 7 to 11 digits."""
     return 7 <= min(first, second) and max(first, second) <= 11 and abs(first - 8) + abs(second - 8) > 1
 
 
 def _parts(run: DigitRun) -> Iterator[str]:
-    """The parts that may be a card's number.
+    """Yield the parts of a run that may be a card number.
 
-    Of written digits those that begin and end with a group. A spoken number has no groups, and one in ten random parts
-    has a valid check digit, so only a few starts and lengths are tried.
+    If all digits are written, they are the parts that begin and end with a group. A spoken number has no groups, and
+    one in ten random parts has a valid check digit, so only a few starts and lengths are tried.
     """
     size, places = len(run.digits), [0]
     for group in run.groups:
@@ -201,7 +201,7 @@ def _parts(run: DigitRun) -> Iterator[str]:
 
 
 def lead(digits: str) -> int:
-    """How many leading digits do not belong to a card's number, such as a spoken 'oh' or 'one'."""
+    """Return the number of leading digits that do not belong to a card number, such as a spoken 'oh' or 'one'."""
     return next((at for at in range(min(3, len(digits))) if digits[at] not in "01"), 0)
 
 
@@ -210,7 +210,7 @@ def may_become_card(digits: str) -> bool:
 
 
 def luhn(digits: str) -> bool:
-    """ISO/IEC 7812-1 annex B."""
+    """Return whether the check digit is valid (ISO/IEC 7812-1 annex B)."""
     total = 0
     for place, digit in enumerate(reversed(digits)):
         value = int(digit) << (place & 1)
@@ -219,7 +219,7 @@ def luhn(digits: str) -> bool:
 
 
 def _network(digits: str) -> bool:
-    """Whether the digits begin like a number of a large card network."""
+    """Return whether the digits begin like a number of a large card network."""
     two, four = int(digits[:2] or 0), int(digits[:4] or 0)
     return (
         digits[:1] == "4"

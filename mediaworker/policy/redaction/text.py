@@ -1,4 +1,4 @@
-"""Finds the private parts of a text, and masks them."""
+"""Finds the private parts of a single text, and masks them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     import regex
 
 SHOWN_DIGITS = 6
-"""How many first digits may be shown of a card (PCI DSS 4.0, requirement 3.4.1) or of a run that may become one."""
+"""The number of first digits that may be shown of a card number (PCI DSS 4.0, requirement 3.4.1), and of a run that may
+become one."""
 SHOWN_OVER_PAUSES = 12
-"""How many digits may have been shown, with those before a pause, when the next ones are held back."""
+"""The number of digits, those before a pause included, that may be shown of a run that may become a card number."""
 ELLIPSIS = "…"
 
 
 class MaskedSpan(NamedTuple):
-    """text[start:end], in code points."""
+    """A span of a text to mask: text[start:end], in code points. `kind` replaces it as `[kind]`."""
 
     start: int
     end: int
@@ -29,7 +30,7 @@ class MaskedSpan(NamedTuple):
 
 
 class Redactor:
-    """The configured masking. Raises PatternError, naming the pattern."""
+    """The configured masking of texts. Raises PatternError, which names the pattern."""
 
     def __init__(self, settings: Privacy) -> None:
         self.cards = settings.cards
@@ -41,7 +42,8 @@ class Redactor:
                 raise PatternError(f"{each.name}: {error}") from None
 
     def spans(self, text: str, runs: Sequence[DigitRun], *, masked_from: int | None = None) -> list[MaskedSpan]:
-        """The spans to mask, ascending and disjoint. `runs`: the text's; `masked_from`: mask digits from there."""
+        """Return the spans to mask, ascending and disjoint. `runs`: the text's runs of digits; `masked_from`: the place
+        from which all digits are masked; None: nowhere."""
         found = list(self._matches(text))
         for run in runs:
             if self.cards and digits.holds_card(run) and not (run.signed and len(run.digits) < 16):
@@ -52,9 +54,11 @@ class Redactor:
         return merged(found)
 
     def cut(self, text: str, runs: Sequence[DigitRun], carried: int = 0) -> int | None:
-        """Where to cut a partial text because its last digits may become a card's number, or None.
+        """Return the place at which to cut a partial because its last digits may become a card number; None: nowhere.
 
-        `carried`: how many digits of a number that may become a card's were said before the only run of the text.
+        A partial shows a number while it is still being spoken, before its check digit can reveal a card.
+
+        `carried`: the number of digits before a pause that the only run of the text may continue to a card number.
         """
         run = runs[-1] if self.cards and runs else None
         if run is None or run.signed:
@@ -74,12 +78,12 @@ class Redactor:
                     if match.end() > match.start():
                         yield MaskedSpan(match.start(), match.end(), kind)
             except TimeoutError:
-                # Mask everything rather than show a private part.
+                # A text that could not be searched may hold a private part, so all of it is masked.
                 yield MaskedSpan(0, len(text), kind)
 
 
 def merged(spans: Iterable[MaskedSpan]) -> list[MaskedSpan]:
-    """Joins overlapping spans under the first one's kind."""
+    """Return the spans with overlapping ones joined under the kind of the first."""
     result: list[MaskedSpan] = []
     for span in sorted(spans):
         if result and span.start < result[-1].end:
@@ -90,7 +94,7 @@ def merged(spans: Iterable[MaskedSpan]) -> list[MaskedSpan]:
 
 
 def without(text: str, spans: Sequence[MaskedSpan]) -> str:
-    """The text with `[kind]` in place of each span."""
+    """Return the text with `[kind]` in place of each span."""
     parts, last = [], 0
     for span in spans:
         parts += [text[last : span.start], f"[{span.kind}]"]
@@ -99,7 +103,7 @@ def without(text: str, spans: Sequence[MaskedSpan]) -> str:
 
 
 def stable(chars: int, spans: Sequence[MaskedSpan]) -> int:
-    """The stable length of the masked text, where `chars` of the original text are stable."""
+    """Return the stable length of the masked text, where `chars` code points of the original text are stable."""
     moved = 0
     for span in spans:
         if span.end > chars:
