@@ -1,12 +1,13 @@
-"""A client of a worker: live events that survive reconnects, and the calls' routes. asyncio, typed.
+"""An asyncio client of a worker: live events without gaps across reconnects, and the routes of calls and jobs.
 
     async with Client("https://worker.example", key="…") as client:
         async for event in client.events(types=["transcript.final"]):
             if isinstance(event.body, schema.TranscriptFinal):
                 print(event.body.role, event.body.text)
 
-What was missed while a connection was lost comes first when it is back: no gap, no double, over restarts of the worker
-as well. To go on after a restart of your own program, keep `event.cursor` and hand it in as `after`.
+After a lost connection, the stream begins with the events that were missed, also across a restart of the worker; no
+event is missing and none comes twice. To continue after a restart of your own program, store `event.cursor` and pass it
+as `after`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = ["CallRecord", "Client", "ClientError", "CursorExpired", "Event", "Eve
 LOCAL = "http://127.0.0.1:8080"
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 JITTER = 0.3
-"""Of each wait: all clients of a worker that was restarted would else come back at once."""
+"""The random part of each pause: without it, all clients of a restarted worker would reconnect at once."""
 PING_S = 20.0
 EXPIRED = 4009
 EVENTS = "/v1/events"
@@ -47,7 +48,7 @@ Format = Literal["json", "txt", "srt", "vtt"]
 
 
 class ClientError(MediaworkerError):
-    """The worker has refused a request; waiting does not help. `status` is HTTP's."""
+    """The worker has refused a request, and a retry does not help. `status` is the HTTP status."""
 
     def __init__(self, status: int, detail: str) -> None:
         self.status, self.detail = status, detail
@@ -55,14 +56,15 @@ class ClientError(MediaworkerError):
 
 
 class CursorExpired(MediaworkerError):
-    """What came after the cursor is no longer stored, or never was: begin without one. `calls` has what there is."""
+    """The worker does not have the events after the cursor, or no longer. Begin a new stream without a cursor; `calls`
+    returns the calls that are stored."""
 
 
 class EventStream:
-    """An asynchronous iterator of events; `frames` gives them as they came. Made by `Client.events`.
+    """An asynchronous iterator of events; `frames` yields their JSON instead. Made by `Client.events`.
 
-    Iteration raises ClientError when the worker refuses (a wrong key), CursorExpired, and OSError when it cannot be
-    reached at the first try and is not `patient`; afterwards it is tried again for ever.
+    Iteration raises ClientError when the worker refuses the request (a wrong key), and CursorExpired. It raises OSError
+    when the first connection fails and the stream is not `patient`; later connections are retried for ever.
     """
 
     def __init__(
@@ -78,21 +80,21 @@ class EventStream:
         on_retry: Callable[[str, float], None] = lambda reason, seconds: None,
     ) -> None:
         self.cursor = after
-        """Behind the latest event: where another stream would go on."""
+        """The cursor after the latest event, from which another stream can continue."""
         self._url, self._key, self._tls = url, key, tls
         self._query = {"call": call} | ({"types": ",".join(types)} if types else {})
         self._connected, self._on_retry = patient, on_retry
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
-        async with aclosing(self.frames()) as frames:  # whoever closes this one closes the connection
+        async with aclosing(self.frames()) as frames:  # closing this iterator closes the connection
             async for frame in frames:
                 try:
                     yield decode(frame)
                 except schema.EventError:
-                    continue  # a type that this version does not know
+                    continue  # the type of the event is unknown to this version
 
     async def frames(self) -> AsyncGenerator[str, None]:
-        """Each event as the JSON text that came."""
+        """Yield each event as the JSON text that the worker sent."""
         attempt = 0
         while True:
             try:
@@ -101,12 +103,14 @@ class EventStream:
                     async for message in socket:
                         frame = message if isinstance(message, str) else message.decode()
                         event = _head.decode(frame)
-                        # `hello` is a snapshot at its own cursor: without `after` that is where a resumption begins;
-                        # with it, what was missed is still to come.
+                        # `hello` is a snapshot at its own cursor. Without `after` a later resumption begins there. With
+                        # `after` the missed events are still to come, so the cursor stays until they have.
                         if event.type != "hello" or self.cursor is None:
                             self.cursor = event.cursor
                         if event.type != "hello":
-                            attempt = 0  # a worker that lets in and closes at once is not asked for ever at full speed
+                            # Not reset by `hello`: a worker that accepts connections and closes them at once must not
+                            # be asked again without a growing pause.
+                            attempt = 0
                         yield frame
                 reason = "the worker has closed the connection"
             except ConnectionClosed as closed:
@@ -138,7 +142,7 @@ class EventStream:
         )
 
     def _reason(self, error: Exception) -> str:
-        """Raises what stands in the way of the very first connection."""
+        """Return the reason of a failed connection; raise it if the stream has never been connected."""
         if not self._connected:
             raise error if isinstance(error, OSError) else ConnectionError(str(error)) from error
         return str(error) or type(error).__name__
@@ -153,7 +157,7 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Client:
-    """One worker. `url` is its address, `https://host[:port]`, with the folder of a proxy that puts it under one.
+    """A client of one worker. `url` is its address, `https://host[:port]`, with a path if a proxy serves it under one.
 
     `tls` is the context of `https` connections; without one, the certificate is checked against the authorities that
     the system trusts. Every method may raise ClientError and OSError.
@@ -182,9 +186,10 @@ class Client:
         patient: bool = False,
         on_retry: Callable[[str, float], None] = lambda reason, seconds: None,
     ) -> EventStream:
-        """Events of one call or of all, of some types or of all, from now on or after a cursor.
+        """Return a stream of the events of one call or of all, of some types or of all, from now on or after a cursor.
 
-        `patient`: also a worker that is not there yet is waited for. `on_retry(reason, seconds)` hears of each wait.
+        `patient`: the first connection is retried as well, so the worker may start later. `on_retry(reason, seconds)`
+        is called before each pause.
         """
         return EventStream(
             self.url, key=self._key, call=call, types=types, after=after, patient=patient, tls=self._tls,
@@ -194,7 +199,8 @@ class Client:
     async def calls(
         self, *, limit: int = 50, after: str | None = None, text: str | None = None
     ) -> tuple[list[CallRecord], str | None]:
-        """Newest first; and the `after` of the next page, None on the last one. `text`: only calls with these words."""
+        """Return a page of calls, newest first, and the `after` of the next page, None on the last one. `text`: only
+        calls with these words."""
         query = {"limit": str(limit)} | {key: value for key, value in (("after", after), ("text", text)) if value}
         page = msgspec.json.decode(await self._ask("GET", f"/v1/calls?{urlencode(query)}"), type=_Page)
         return page.items, page.next
@@ -203,44 +209,45 @@ class Client:
         return msgspec.json.decode(await self._ask("GET", f"/v1/calls/{call_id}"), type=CallRecord)
 
     async def transcript(self, call_id: str, format: Format = "txt") -> str:
-        """As text in that format."""
+        """Return the transcript of a call as text in this format."""
         return (await self._ask("GET", f"/v1/calls/{call_id}/transcript?format={format}")).decode()
 
     async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord:
-        """Names by leg."""
+        """Set the names of legs."""
         return await self._patch(call_id, names=names)
 
     async def set_language(self, call_id: str, language: str) -> CallRecord:
-        """Of the utterances to come; empty: the engine detects."""
+        """Set the language of later utterances; empty: the engine detects it."""
         return await self._patch(call_id, language=language)
 
     async def hangup(self, call_id: str, *, after_playback: bool = False) -> None:
-        """Returns at once; `call.ended` comes when the last finals are out.
+        """Hang up a call. It returns at once; `call.ended` follows the last finals.
 
-        `after_playback`: not before everything that is queued has been played to the caller.
+        `after_playback`: the call ends only after all queued sound has been played to the caller.
         """
         await self._ask("POST", f"/v1/calls/{call_id}/hangup{'?after=playback' if after_playback else ''}")
 
     async def play(self, call_id: str, wav: bytes, *, mark: str = "") -> float:
-        """Play a PCM WAV to the caller, behind what is still being played; gives its length in seconds.
+        """Play a PCM WAV to the caller, after sound that is queued already; return its length in seconds.
 
-        The event `playback.marked` with this `mark` tells that it has been played. For calls that can be spoken to:
-        Twilio streams of `<Connect>`; others are ClientError 409.
+        The event `playback.marked` with this `mark` reports that it has been played. Only calls that accept sound can
+        play it, such as Twilio streams of `<Connect>`; others raise ClientError 409.
         """
         query = f"?{urlencode({'mark': mark})}" if mark else ""
         answer = await self._ask("POST", f"/v1/calls/{call_id}/audio{query}", content=wav)
         return float(msgspec.json.decode(answer)["duration_ms"]) / 1000
 
     async def stop_playing(self, call_id: str) -> None:
-        """The caller has begun to speak, say."""
+        """Stop playing and drop all queued sound, for instance because the caller has begun to speak."""
         await self._ask("DELETE", f"/v1/calls/{call_id}/audio")
 
     async def erase(self, call_id: str) -> None:
-        """Everything that an ended call has left."""
+        """Erase an ended call with its events and its transcript."""
         await self._ask("DELETE", f"/v1/calls/{call_id}")
 
     async def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
-        """File jobs, the newest first, as docs/openapi.yaml describes them: this key's; with `admin` everybody's."""
+        """Return file jobs, newest first, as docs/openapi.yaml describes them: those of this key, or with the scope
+        `admin` those of all keys."""
         found: list[dict[str, Any]] = []
         after = None
         while len(found) < limit:
@@ -255,11 +262,11 @@ class Client:
         return msgspec.json.decode(await self._ask("GET", f"/v1/jobs/{quote(job_id, safe='')}"), type=dict[str, Any])
 
     async def job_result(self, job_id: str, format: Format = "txt") -> str:
-        """The transcript of a job that has ended, as text in that format."""
+        """Return the transcript of a completed job as text in this format."""
         return (await self._ask("GET", f"/v1/jobs/{quote(job_id, safe='')}/result?format={format}")).decode()
 
     async def cancel_job(self, job_id: str) -> dict[str, Any] | None:
-        """The job, cancelled; None: it had ended, and is erased."""
+        """Cancel a job and return it; a job that had ended already is erased, and None is returned."""
         answer = await self._ask("DELETE", f"/v1/jobs/{quote(job_id, safe='')}")
         return msgspec.json.decode(answer, type=dict[str, Any]) if answer else None
 
@@ -273,7 +280,7 @@ class Client:
 
         if self._http is None:
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            # httpx's own default trusts a list of its own, where the events trust the system's.
+            # By default httpx trusts its own list of authorities; the WebSocket of the events trusts the system's.
             verify = self._tls or (ssl.create_default_context() if self.url.startswith("https:") else False)
             self._http = httpx.AsyncClient(base_url=self.url, headers=headers, verify=verify, trust_env=False)
         try:
@@ -297,7 +304,7 @@ class _JobPage(msgspec.Struct):
 
 
 def _refused(status: int, body: bytes | bytearray) -> ClientError:
-    """RFC 9457's detail, when it is there."""
+    """Return the error of a refused request, with the `detail` of its problem document (RFC 9457) if there is one."""
     try:
         return ClientError(status, str(msgspec.json.decode(body, type=dict[str, Any]).get("detail", "")))
     except msgspec.DecodeError:
@@ -305,9 +312,8 @@ def _refused(status: int, body: bytes | bytearray) -> ClientError:
 
 
 def events_url(url: str, query: dict[str, str]) -> str:
-    """The WebSocket URL with a query, from the worker's address (`http:`, `https:`) or the events' own (`ws:`, `wss:`).
-
-    Raises ValueError.
+    """Return the WebSocket URL of the events with a query. `url` is the worker's address (`http:`, `https:`) or that of
+    the events (`ws:`, `wss:`). Raises ValueError.
     """
     if "://" not in url:
         url = f"ws://{url}"
