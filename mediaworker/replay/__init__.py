@@ -1,1 +1,3 @@
-"""The replay lab: captures and recordings through the real path, with a network's faults (docs/how-to/replay.md)."""
+"""The replay lab: it plays captures and recordings through the worker's real media path, with simulated network faults
+(docs/how-to/replay.md).
+"""

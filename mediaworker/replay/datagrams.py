@@ -1,4 +1,6 @@
-"""Frames of a capture as UDP datagrams: link layers, IPv4, IPv6. Text over TCP is taken along, a segment at a time."""
+"""Extracts UDP datagrams from the frames of a capture: link layers, IPv4, IPv6. TCP segments are included one by one,
+because they may hold SIP.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ _UDP, _TCP = 17, 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _VLAN = {0x8100, 0x88A8, 0x9100}
 _IPV6_OPTIONS = {0, 43, 60}
-"""Hop-by-hop, routing and destination options: they say how long they are."""
+"""The IPv6 extension headers that contain their own length: hop-by-hop, routing and destination options."""
 
 
 class Datagram(NamedTuple):
+    """A UDP datagram or the payload of a TCP segment, with its addresses and its time."""
+
     at_s: float
     source: Address
     target: Address
@@ -28,16 +32,19 @@ class Datagram(NamedTuple):
 
 @dataclass(slots=True)
 class DatagramCounters:
+    """The numbers of frames that were read, and that were left out."""
+
     frames: int = 0
     other: int = 0
-    """Neither UDP nor TCP."""
+    """Packets that are neither UDP nor TCP."""
     fragments: int = 0
+    """Fragments of IP packets, which are not reassembled."""
     cut: int = 0
-    """Captured in part: `tcpdump -s 0` takes all of it."""
+    """Packets that were captured only in part; `tcpdump -s 0` captures whole packets."""
 
 
 def datagrams(frames: Iterable[CapturedFrame], counters: DatagramCounters) -> Iterator[Datagram]:
-    """Raises CaptureError for a link type that is not known; what is broken in a packet is counted."""
+    """Yield the datagrams of frames; malformed packets are counted. Raises CaptureError for an unknown link type."""
     for frame in frames:
         counters.frames += 1
         try:
@@ -51,7 +58,7 @@ def datagrams(frames: Iterable[CapturedFrame], counters: DatagramCounters) -> It
 
 
 def _network(frame: CapturedFrame) -> bytes | None:
-    """The IP packet in a frame."""
+    """Return the IP packet in a frame; None when it holds another protocol."""
     data = frame.data
     match frame.link_type:
         case 1:  # Ethernet
@@ -75,7 +82,7 @@ def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagr
     if packet[0] >> 4 == 4:
         start, protocol = 4 * (packet[0] & 0x0F), packet[9]
         total, fragment = struct.unpack_from("!H2xH", packet, 2)
-        # Where the sender leaves segmenting to its network card, the length is 0.
+        # The total length is 0 when the sender leaves segmentation to its network card (TSO).
         end, fragmented = total or len(packet), bool(fragment & 0x3FFF)
         hosts = [str(ipaddress.IPv4Address(packet[at : at + 4])) for at in (12, 16)]
     else:
@@ -104,7 +111,7 @@ def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagr
 
 
 def ip_packet(source: Address, target: Address, payload: bytes) -> bytes:
-    """A UDP datagram in an IP packet; the inverse of what is read here."""
+    """Return a UDP datagram in an IP packet; the inverse of `datagrams`."""
     hosts = [ipaddress.ip_address(host) for host, _ in (source, target)]
     udp = struct.pack("!HHHH", source[1], target[1], 8 + len(payload), 0) + payload
     addresses = b"".join(host.packed for host in hosts)

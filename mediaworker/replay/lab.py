@@ -1,7 +1,9 @@
-"""The real path on a simulated clock: latch, legs, VAD, endpointing, recognition, events; only the sockets are missing.
+"""Runs the worker's real media path on a simulated clock: latch, legs, VAD, endpointing, recognition and events, but no
+sockets.
 
-Time comes from the arrivals, so nothing depends on how fast the machine is. At any speed but 1 the clock stands still
-while a final is with the engine: the text is then the same at every speed. Partials are as many as the engine manages.
+Time comes from the arrivals, so the result does not depend on the speed of the machine. At any speed except 1 the clock
+stops while the engine computes a final, so the texts are the same at every speed. The number of partials depends on the
+engine's speed.
 """
 
 from __future__ import annotations
@@ -33,32 +35,32 @@ from sip.media.latching import SourceLatch
 
 METRICS_EVERY_S = 5.0
 ANSWER_S = 300.0
-"""An engine that starts may load for minutes."""
+"""The longest wait for a final; an engine that is starting may load for minutes."""
 
 
 class PatientRecognizer(Recognizer):
-    """Knows which finals are still to come."""
+    """A recogniser that knows which finals are pending."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, on_state=lambda state, why: None)
         self._awaited: set[str] = set()
         self.settled = asyncio.Event()
-        """Set while none is."""
+        """Set while no final is pending."""
         self.settled.set()
 
     def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
-        def heard(hypothesis: Hypothesis) -> None:
+        def receive(hypothesis: Hypothesis) -> None:
             try:
                 on_hypothesis(hypothesis)
             finally:
                 if hypothesis.final:
                     self._settle(utterance.id)
 
-        super().open(utterance, heard)
+        super().open(utterance, receive)
 
     def partial(self, utterance_id: str, revision: int) -> None:
         super().partial(utterance_id, revision)
-        self._settle(utterance_id)  # asked for something newer, it owes no final
+        self._settle(utterance_id)  # a newer request replaces the final
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._awaited.add(utterance_id)
@@ -67,7 +69,7 @@ class PatientRecognizer(Recognizer):
 
     def withdraw(self, utterance_id: str) -> None:
         super().withdraw(utterance_id)
-        self._settle(utterance_id)  # the speaker went on at once: it owes no final
+        self._settle(utterance_id)  # the speaker went on at once, so no final will come
 
     def cancel(self, utterance_id: str) -> None:
         super().cancel(utterance_id)
@@ -81,7 +83,7 @@ class PatientRecognizer(Recognizer):
 
 @dataclass(slots=True)
 class LegResult:
-    """What became of a leg; the counters are the leg's own."""
+    """The result of a leg: its texts, and the counters of its audio and its latch."""
 
     leg: str
     codec: str
@@ -99,7 +101,7 @@ class LegResult:
 
 
 class Lab:
-    """Runs one source. `on_event` takes every event as it is published, with the wire's envelope around it."""
+    """Replays one source. `on_event` is called with every published event in its envelope."""
 
     def __init__(self, settings: Settings, on_event: Callable[[events.Event], None], *, unix_s: float = 0.0) -> None:
         self.now = 0.0
@@ -121,7 +123,8 @@ class Lab:
         self._media = MediaLoop(self._calls)
 
     async def run(self, source: Packets | Messages, speed: float) -> list[LegResult]:
-        """`speed`: times real time; 0: as fast as possible."""
+        """Replay the source and return the results of its legs. `speed`: a multiple of real time; 0: as fast as
+        possible."""
         await self._recognizer.start()
         self._recognizer.keep_alive(True)
         try:
@@ -191,10 +194,10 @@ class Lab:
         begin_s = source.arrivals[0].at_s
         for arrival in source.arrivals:
             yield arrival.at_s - begin_s, partial(receive, arrival.what.text)
-        # What has come just now has still to be looked at, and a stream without a stop has lost its socket.
+        # One more tick processes the last arrival. A stream without a stop message ends as if its connection were lost.
         yield source.arrivals[-1].at_s - begin_s + TICK_S, session.connection_lost
 
-    # -- what comes out -----------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def _calls_changed(self, count: int) -> None:
         (self._empty.clear if count else self._empty.set)()

@@ -1,7 +1,8 @@
-"""A network between a sender and the worker, without I/O: what it loses, delays, doubles and lets in.
+"""Simulates a network between a sender and the worker: it loses, delays, reorders, duplicates and injects packets. No
+I/O.
 
-Everything follows from the seed: the same packets through the same link arrive the same, whatever the time of day. A
-packet is (sent at, what), an arrival is (arrives at, what, foreign), both in seconds of the same clock.
+The seed determines everything: the same packets over the same link always arrive in the same way. A packet is (sent at,
+what) and an arrival is (arrives at, what, foreign), both in seconds of the same clock.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 HELD_BACK_S = 0.045
-"""A packet out of order comes this much later: behind the two that follow it at 20 ms each."""
+"""The extra delay of a reordered packet, which puts it after the next two packets at 20 ms each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Shares are 0 to 1; the defaults change nothing."""
+    """The faults of a link. Shares are from 0 to 1; the defaults are a perfect link."""
 
     loss: float = 0.0
     burst: float = 1.0
-    """Mean length of a burst of losses, in packets; 1: each packet is lost or not by itself."""
+    """The mean length of a burst of losses in packets; 1: losses are independent of each other."""
     jitter_ms: float = 0.0
-    """Each packet takes up to so much longer, evenly spread."""
+    """The largest random delay of a packet; delays are uniformly distributed."""
     reorder: float = 0.0
-    """Share of the packets that are overtaken by the next two."""
+    """The share of packets that the next two packets overtake."""
     duplicate: float = 0.0
+    """The share of packets that arrive twice."""
     drift_ppm: float = 0.0
-    """How much too fast the sender's clock is."""
+    """The deviation of the sender's clock; positive: it is fast."""
     delay_ms: float = 0.0
+    """The constant delay of every packet."""
     inject: float = 0.0
-    """Packets of a stranger for each packet sent."""
+    """The number of a stranger's packets per packet sent."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +45,7 @@ class Faults:
         for name in ("loss", "reorder", "duplicate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name):g}: expected a share from 0 to below 1")
-        # Good periods must last a packet at least, on average.
+        # The good state of the loss model must last at least one packet on average.
         if not 1 <= self.burst <= 1000 or self.loss > self.burst * (1 - self.loss):
             raise ValueError(f"burst = {self.burst:g}: expected 1 to 1000, and with a loss of {self.loss:g} more")
         for name, most in (("jitter_ms", 10_000), ("delay_ms", 60_000), ("inject", 1000)):
@@ -59,13 +62,13 @@ class LinkArrival(NamedTuple, Generic[T]):
 
 
 class Link(Generic[T]):
-    """One direction of one connection."""
+    """One direction of one connection, with its faults and its counters."""
 
     def __init__(
         self, faults: Faults, *, ordered: bool = False, stranger: Callable[[T, Random], T] | None = None
     ) -> None:
-        """`ordered`: as TCP does, nothing overtakes unless `reorder` says so. `stranger` makes what is injected beside
-        a packet."""
+        """`ordered`: jitter does not reorder packets, as with TCP; only `reorder` does. `stranger` makes the packet
+        that is injected beside a real one."""
         self.faults = faults
         self.sent = self.lost = self.doubled = self.injected = 0
         self._random, self._strangers = Random(faults.seed), Random(faults.seed + 1)
@@ -76,7 +79,7 @@ class Link(Generic[T]):
         self._injection = 0.0
 
     def carry(self, packets: Iterable[tuple[float, T]]) -> Iterator[LinkArrival[T]]:
-        """The arrivals, in order; `packets` come in the order they were sent."""
+        """Yield the arrivals in order. `packets` are in the order in which they were sent."""
         waiting: list[tuple[float, int, LinkArrival[T]]] = []
         number = count()
         for sent_s, what in packets:
@@ -102,7 +105,7 @@ class Link(Generic[T]):
                 self._injection -= 1
                 self.injected += 1
                 yield LinkArrival(at_s + self._strangers.random() * 0.02, self._stranger(what, self._strangers), True)
-        # The same draws for each packet, so that one fault does not change what another does.
+        # Every packet uses the same number of random draws, so that one fault does not change the effect of another.
         state, jitter, reorder, double, again = (random.random() for _ in range(5))
         if self._loses(state):
             self.lost += 1
@@ -118,7 +121,8 @@ class Link(Generic[T]):
             yield LinkArrival(at_s + again * (0.001 + faults.jitter_ms / 1000), what)
 
     def _loses(self, draw: float) -> bool:
-        """Gilbert and Elliott's two states: everything is lost in the bad one, nothing in the good one."""
+        """Return whether a packet is lost, by the Gilbert-Elliott model: all packets are lost in the bad state, and
+        none in the good state."""
         loss, burst = self.faults.loss, self.faults.burst
         if burst <= 1:
             return draw < loss

@@ -1,4 +1,5 @@
-"""Capture files: pcap and pcapng are read, plain or gzipped; pcap is written. Only containers: no protocol in here.
+"""Reads capture files (pcap and pcapng, plain or gzipped) and writes pcap. It handles the containers only, not the
+packets in them.
 
 Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 """
@@ -15,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 from mediaworker.errors import MediaworkerError
 
 RAW_IP = 101
-"""Link type of what `write` writes: IP packets without a link layer."""
+"""The link type that `write` uses: IP packets without a link layer."""
 MAX_FRAME = 1 << 20
 MAX_BLOCK = 1 << 24
 _SECTION, _INTERFACE, _PACKET, _SIMPLE, _ENHANCED = 0x0A0D0D0A, 1, 2, 3, 6
@@ -27,7 +28,7 @@ _PCAP = {
 
 
 class CaptureError(MediaworkerError):
-    """The user's file cannot be replayed; the message is one line."""
+    """The user's capture or recording cannot be replayed; the message is one line."""
 
 
 class CapturedFrame(NamedTuple):
@@ -38,7 +39,7 @@ class CapturedFrame(NamedTuple):
 
 
 def read(path: str | Path) -> Iterator[CapturedFrame]:
-    """The frames in the order of the file. Raises CaptureError, also for a file that breaks off."""
+    """Yield the frames in the order of the file. Raises CaptureError, also for a truncated file."""
     try:
         with open(path, "rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"
@@ -55,7 +56,7 @@ def read(path: str | Path) -> Iterator[CapturedFrame]:
 
 
 def write(path: str | Path, packets: list[tuple[float, bytes]]) -> None:
-    """IP packets with their unix times, as pcap."""
+    """Write IP packets with their Unix times as pcap."""
     with open(path, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, RAW_IP))
         for at_s, packet in packets:
@@ -72,7 +73,7 @@ def _frames(file: BinaryIO) -> Iterator[CapturedFrame]:
     raise CaptureError("empty" if not magic else "neither pcap nor pcapng, nor a recorded stream")
 
 
-def _take(file: BinaryIO, size: int, what: str) -> bytes:
+def _read_exactly(file: BinaryIO, size: int, what: str) -> bytes:
     data = file.read(size)
     if len(data) != size:
         raise CaptureError(f"cut off in {what}")
@@ -80,7 +81,7 @@ def _take(file: BinaryIO, size: int, what: str) -> bytes:
 
 
 def _read_pcap(file: BinaryIO, order: str, per_second: float) -> Iterator[CapturedFrame]:
-    *_, link_type = struct.unpack(f"{order}HHiIII", _take(file, 20, "the file header"))
+    *_, link_type = struct.unpack(f"{order}HHiIII", _read_exactly(file, 20, "the file header"))
     number = 0
     while head := file.read(16):
         number += 1
@@ -89,8 +90,9 @@ def _read_pcap(file: BinaryIO, order: str, per_second: float) -> Iterator[Captur
         seconds, fraction, size, _ = struct.unpack(f"{order}IIII", head)
         if size > MAX_FRAME:
             raise CaptureError(f"packet {number} claims {size} bytes")
-        # The upper bits of the link type say how long a frame check sequence is.
-        yield CapturedFrame(seconds + fraction / per_second, link_type & 0xFFFF, _take(file, size, f"packet {number}"))
+        data = _read_exactly(file, size, f"packet {number}")
+        # The upper bits of the link type field hold the length of the frame check sequence.
+        yield CapturedFrame(seconds + fraction / per_second, link_type & 0xFFFF, data)
 
 
 def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
@@ -103,7 +105,7 @@ def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
         if len(head) < 8:
             raise CaptureError(f"cut off in {what}")
         if head[:4] == b"\x0a\x0d\x0d\x0a":
-            mark = _take(file, 4, what)
+            mark = _read_exactly(file, 4, what)
             order = ">" if mark == b"\x1a\x2b\x3c\x4d" else "<"
             if mark not in (b"\x1a\x2b\x3c\x4d", b"\x4d\x3c\x2b\x1a"):
                 raise CaptureError(f"{what} has no byte order")
@@ -113,8 +115,8 @@ def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
         kind, length = struct.unpack(f"{order}II", head)
         if length < 12 + len(mark) or length % 4 or length > MAX_BLOCK:
             raise CaptureError(f"{what} claims {length} bytes")
-        body = _take(file, length - 12 - len(mark), what)
-        if _take(file, 4, what) != head[4:]:
+        body = _read_exactly(file, length - 12 - len(mark), what)
+        if _read_exactly(file, 4, what) != head[4:]:
             raise CaptureError(f"{what} does not end where it says")
         if kind == _INTERFACE:
             interfaces.append(_interface(order, body))
@@ -125,7 +127,7 @@ def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
 
 
 def _interface(order: str, body: bytes) -> tuple[int, float, int]:
-    """Link type, ticks per second, offset in seconds."""
+    """Return (link type, ticks per second, offset in seconds) of an interface block."""
     link_type, per_second, offset_s, at = struct.unpack_from(f"{order}H", body)[0], 1e6, 0, 8
     while at + 4 <= len(body):
         code, size = struct.unpack_from(f"{order}HH", body, at)
@@ -157,6 +159,6 @@ def _packet(
     if start + size > len(body):
         raise CaptureError(f"{what} claims {size} bytes of packet")
     link_type, per_second, offset_s = interfaces[index]
-    # A simple packet has no time: it came with the one before it.
+    # A simple packet block has no timestamp; the time of the packet before it is used.
     at_s = latest if kind == _SIMPLE else offset_s + (high << 32 | low) / per_second
     return CapturedFrame(at_s, link_type, body[start : start + size])

@@ -1,7 +1,8 @@
-"""Recorded media streams: one WebSocket message a line, as it came, or `{"at_s": 1.25, "message": …}` with its arrival.
+"""Reads and writes recorded media streams. Each line is a WebSocket message as it was received, or
+`{"at_s": 1.25, "message": …}` with the time of its arrival.
 
-`message` is the JSON message itself or its text. Without an arrival a media message arrives when its last sample has
-been spoken, and any other message with the one before it. Parse and print are inverses.
+`message` is the JSON message itself or its text. Without `at_s` a media message arrives at the time of its last sample,
+and any other message together with the one before it. Parse and print are inverses.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MAX_BYTES = 1 << 30
 
 
 class RecordedMessage(NamedTuple):
+    """A message and the time of its arrival."""
+
     at_s: float
     text: str
 
@@ -36,7 +39,7 @@ _line = msgspec.json.Decoder(_Line)
 
 
 def read(path: str | Path) -> list[RecordedMessage]:
-    """The messages by arrival. Raises CaptureError, naming the line."""
+    """Return the messages in the order of arrival. Raises CaptureError, which names the line."""
     try:
         data = Path(path).read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -70,7 +73,7 @@ def write(path: str | Path, messages: Iterable[RecordedMessage]) -> None:
 
 
 def print_line(message: RecordedMessage) -> str:
-    """Text that is no JSON object (a peer may send anything) is kept as text."""
+    """Return the line of a message. A message that is not a JSON object (a peer may send anything) is kept as text."""
     inside: Any = message.text
     try:
         _plain.decode(message.text)

@@ -1,4 +1,4 @@
-"""One call of an RTP capture, replayed: what happens when, and what it does to the worker's call."""
+"""Replays one call of an RTP capture: a list of timed actions on the worker's call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from mediaworker.replay.streams import CapturedStream, Description
 from sip.media.latching import SourceLatch
 
 Action = Callable[[float], None]
-"""Takes the time at which it happens."""
+"""A step of a replay; its argument is the time at which it happens."""
 
 
 class RtpCall:
-    """Its legs share its beginning and its end. `open_call` is `CallRegistry.open`; `opened` hears of each leg."""
+    """The actions of one call, whose legs begin and end together. `open_call` is `CallRegistry.open`; `opened` is
+    called for each leg."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class RtpCall:
         self._call: Call
 
     def actions(self) -> Iterator[tuple[float, Action]]:
-        """In order, in seconds since the source began."""
+        """Yield (time, action) in order; times are seconds since the beginning of the source."""
         begin_s = self._source.begin_s
         first_s = min(self._stream(leg).packets[0].at_s for leg in self._legs) - begin_s
         yield first_s, self._open
@@ -56,7 +57,7 @@ class RtpCall:
 
     def _descriptions(self, leg: str) -> Iterator[tuple[float, Action]]:
         for description in self._stream(leg).descriptions[1:]:
-            yield description.at_s, lambda now, said=description: self._describe(leg, said)  # type: ignore[misc]
+            yield description.at_s, lambda now, new=description: self._describe(leg, new)  # type: ignore[misc]
 
     def _open(self, now: float) -> None:
         specs = []
@@ -72,7 +73,7 @@ class RtpCall:
 
     def _deliver(self, leg: str, datagram: Datagram, now: float) -> None:
         if datagram.payload[1:2] and 192 <= datagram.payload[1] <= 223:
-            return  # RTCP on the same port: the socket takes it away
+            return  # RTCP on the same port (RFC 5761), which the worker's socket separates from RTP
         for accepted, came_s in self._latches[leg].accept(datagram.payload, datagram.source, now):
             self._call.members[leg].audio.receive_rtp(accepted, came_s)
 

@@ -1,4 +1,4 @@
-"""What is replayed: a capture or a recording, as arrivals on links with faults."""
+"""The source of a replay: a capture or a recording, turned into arrivals over links with faults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mediaworker.replay.recording import RecordedMessage
 from mediaworker.replay.streams import CapturedStream
 
 STRANGER = ("203.0.113.66", 6666)
-"""Where injected packets come from: an address for documentation (RFC 5737)."""
+"""The source of injected packets: an address for documentation (RFC 5737)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """An RTP capture after its way over the links: one list of arrivals a stream, with the capture's own times."""
+    """The streams of an RTP capture with their arrivals after the links, at times of the capture's clock."""
 
     streams: tuple[CapturedStream, ...]
     arrivals: tuple[tuple[LinkArrival[Datagram], ...], ...]
@@ -34,7 +34,7 @@ class Packets:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A recorded stream after its way over the link."""
+    """The messages of a recorded stream with their arrivals after the link."""
 
     arrivals: tuple[LinkArrival[RecordedMessage], ...]
 
@@ -42,7 +42,7 @@ class Messages:
 def load(
     path: str | Path, faults: Faults, *, codec: Codec | None = None, payload_type: int | None = None
 ) -> Packets | Messages:
-    """Raises CaptureError."""
+    """Load a capture or a recording and carry it over links with these faults. Raises CaptureError."""
     if is_recording(path):
         return _messages(recording.read(path), faults)
     counters = datagrams.DatagramCounters()
@@ -60,7 +60,7 @@ def load(
 
 
 def save(path: str | Path, source: Packets | Messages) -> None:
-    """What arrives, as a capture or a recording of its own. Raises OSError."""
+    """Write the arrivals to a new capture or recording. Raises OSError."""
     if isinstance(source, Messages):
         recording.write(path, [RecordedMessage(arrival.at_s, arrival.what.text) for arrival in source.arrivals])
         return
@@ -74,12 +74,14 @@ def _packet(datagram: Datagram) -> bytes:
 
 
 def is_recording(path: str | Path) -> bool:
-    """By name, so that a broken file is judged as what it claims to be."""
+    """Return whether the file is a recording, by its name: so an error in a broken file names the format that it should
+    have."""
     return str(path).removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson"))
 
 
 def _messages(messages: list[RecordedMessage], faults: Faults) -> Messages:
-    """Media messages take the link; the others are as reliable as TCP, and what ends a stream comes after all of it."""
+    """Carry media messages over the link. Other messages are reliable, as with TCP, and those after the last media
+    message arrive after all media."""
     media = [index for index, message in enumerate(messages) if recording.is_media(message.text)]
     link = Link[int](faults, ordered=True)
     arrivals = list(link.carry((messages[index].at_s, index) for index in media))
@@ -96,7 +98,8 @@ def _messages(messages: list[RecordedMessage], faults: Faults) -> Messages:
 
 
 def _stranger(beside: Datagram, random: Random) -> Datagram:
-    """Half of them know the SSRC; none the numbers."""
+    """Return a forged packet beside a real one. Half of the forged packets have the stream's SSRC; none follows its
+    sequence numbers."""
     ssrc = random.getrandbits(32) if random.random() < 0.5 else int.from_bytes(beside.payload[8:12], "big")
     payload_type = beside.payload[1] & 0x7F
     forged = RtpPacket(payload_type, random.getrandbits(16), random.getrandbits(32), ssrc, bytes([0x11]) * 160)

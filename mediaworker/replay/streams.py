@@ -1,7 +1,9 @@
-"""The RTP streams of a capture: what arrived at one address, and what the SIP in the capture says about it.
+"""Finds the RTP streams of a capture: the packets that arrived at one address, and their description by the SIP in the
+capture.
 
-Without SIP a stream is told by its packets: version 2, one SSRC, sequence numbers that go on. A leg is all that came to
-one address, strangers and other SSRCs included: that is what a worker listening there would have heard.
+Without SIP a stream is recognised by its packets: RTP version 2, one SSRC, ascending sequence numbers. A leg is every
+packet to one address, also from strangers and with other SSRCs, because a worker listening there would have received
+them.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from sip.protocol.message import SipMessage
 from sip.protocol.sdp import SessionDescription
 
 MIN_RUN = 8
-"""So many packets of one SSRC in sequence make a stream."""
+"""The number of consecutive packets of one SSRC from which on they count as a stream."""
 _STATIC = {codec.payload_type: codec for codec in (Codec.PCMU, Codec.PCMA, Codec.G722)}
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is in force at an address from `at_s` on."""
+    """The codec and payload types that are in force at an address from `at_s` on."""
 
     at_s: float
     codec: Codec
@@ -35,17 +37,17 @@ class Description:
 @dataclass(slots=True)
 class CapturedStream:
     source: Address
-    """Of most of the packets in sequence; the one in the SDP, as far as the latch is concerned."""
+    """The source of the longest run of packets in sequence. The latch treats it as the address in the peer's SDP."""
     target: Address
     call: str
-    """Call-ID, or what the two directions of a call have in common."""
+    """The Call-ID, or without SIP a text that the two directions of a call have in common."""
     descriptions: list[Description]
     packets: list[Datagram] = field(repr=False)
 
 
 @dataclass(slots=True)
 class _Offer:
-    """What an SDP says of the address that receives."""
+    """The description of a receiving address by an SDP."""
 
     at_s: float
     call: str
@@ -54,12 +56,14 @@ class _Offer:
 
 @dataclass(slots=True)
 class _Run:
+    """The runs of consecutive packets of one SSRC between two addresses."""
+
     ssrc: bytes = b""
     sequence: int = -1
     longest: int = 0
     length: int = 0
 
-    def take(self, payload: bytes) -> None:
+    def add(self, payload: bytes) -> None:
         ssrc, sequence = payload[8:12], int.from_bytes(payload[2:4], "big")
         follows = ssrc == self.ssrc and 0 < (sequence - self.sequence & 0xFFFF) < 16
         self.length = self.length + 1 if follows else 1
@@ -71,11 +75,12 @@ class _Run:
 class Capture:
     streams: list[CapturedStream]
     signalling: list[Datagram]
-    """SIP over UDP, as it came."""
+    """The datagrams of SIP over UDP."""
 
 
 def find(datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_type: int | None = None) -> Capture:
-    """Raises CaptureError when there is no stream. `codec`, `payload_type`: for all streams, whatever else says so."""
+    """Return the streams of a capture. Raises CaptureError when there is none. `codec`, `payload_type`: override those
+    of the SDP and of the packets for all streams."""
     arrived: dict[Address, list[Datagram]] = defaultdict(list)
     runs: dict[tuple[Address, Address], _Run] = defaultdict(_Run)
     offers: dict[Address, list[_Offer]] = defaultdict(list)
@@ -85,7 +90,7 @@ def find(datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_t
         if datagram.udp and len(payload) >= 12 and payload[0] >> 6 == 2:
             arrived[datagram.target].append(datagram)
             if not is_rtcp(payload):
-                runs[datagram.source, datagram.target].take(payload)
+                runs[datagram.source, datagram.target].add(payload)
         elif b"SIP/2.0" in payload[:1024]:
             if datagram.udp:
                 signalling.append(datagram)
@@ -100,12 +105,12 @@ def find(datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_t
         )
         if run.longest < MIN_RUN:
             continue
-        said = offers[target] or offers[source]
-        descriptions = list(_descriptions(packets, source, said, codec, payload_type))
+        described = offers[target] or offers[source]
+        descriptions = list(_descriptions(packets, source, described, codec, payload_type))
         if not descriptions:
             unknown.update(packet.payload[1] & 0x7F for packet in packets if packet.source == source)
             continue
-        call = said[0].call if said else "-".join(sorted(f"{host}:{port}" for host, port in (source, target)))
+        call = described[0].call if described else "-".join(sorted(f"{host}:{port}" for host, port in (source, target)))
         streams.append(CapturedStream(source, target, call, descriptions, packets))
     if not streams and unknown:
         names = ", ".join(str(kind) for kind, _ in unknown.most_common(3))
@@ -131,15 +136,15 @@ def _offers(datagram: Datagram) -> Iterator[tuple[Address, _Offer]]:
 
 
 def _descriptions(
-    packets: list[Datagram], source: Address, said: list[_Offer], codec: Codec | None, payload_type: int | None
+    packets: list[Datagram], source: Address, offers: list[_Offer], codec: Codec | None, payload_type: int | None
 ) -> Iterator[Description]:
-    """One for each time the signalling speaks of the address, when the packets bear it out."""
-    begins = [float("-inf")] + [offer.at_s for offer in said[1:] if offer.at_s > packets[0].at_s]
+    """Yield a description for each SDP of the address that the packets confirm and that changes something."""
+    begins = [float("-inf")] + [offer.at_s for offer in offers[1:] if offer.at_s > packets[0].at_s]
     latest: tuple[Codec, int, int | None] | None = None
     for index, begin in enumerate(begins):
         end = begins[index + 1] if index + 1 < len(begins) else float("inf")
         formats = dict[int, str]()
-        for offer in said:
+        for offer in offers:
             if offer.at_s <= max(begin, packets[0].at_s):
                 formats = offer.formats
         own = [p.payload for p in packets if begin <= p.at_s < end and p.source == source and not is_rtcp(p.payload)]
@@ -155,7 +160,7 @@ def _codec(
     counts = Counter(payload[1] & 0x7F for payload in own)
     known = {pt: Codec[name] for pt, name in formats.items() if name in ("PCMU", "PCMA", "G722", "OPUS")} or _STATIC
     events = [pt for pt, name in formats.items() if name == "TELEPHONE-EVENT"]
-    if not formats:  # nobody says it: four bytes each time are no audio
+    if not formats:  # without SDP: a dynamic type whose packets all have four bytes is telephone-event (RFC 4733)
         sizes = defaultdict(set)
         for payload in own:
             sizes[payload[1] & 0x7F].add(len(payload) - 12)
