@@ -1,0 +1,1 @@
+"""The routes that follow OpenAI's API for audio."""
