@@ -32,13 +32,8 @@ class Datagram(NamedTuple):
 
 @dataclass(slots=True)
 class DatagramCounters:
-    """The numbers of frames that were read, and that were left out."""
+    """The number of frames that were left out because of what is wrong with them."""
 
-    frames: int = 0
-    other: int = 0
-    """Packets that are neither UDP nor TCP."""
-    fragments: int = 0
-    """Fragments of IP packets, which are not reassembled."""
     cut: int = 0
     """Packets that were captured only in part; `tcpdump -s 0` captures whole packets."""
 
@@ -46,10 +41,9 @@ class DatagramCounters:
 def datagrams(frames: Iterable[CapturedFrame], counters: DatagramCounters) -> Iterator[Datagram]:
     """Yield the datagrams of frames; malformed packets are counted. Raises CaptureError for an unknown link type."""
     for frame in frames:
-        counters.frames += 1
         try:
             packet = _network(frame)
-            found = None if packet is None else _transport(frame.at_s, packet, counters)
+            found = None if packet is None else _transport(frame.at_s, packet)
         except (struct.error, IndexError, ValueError):
             counters.cut += 1
             continue
@@ -78,7 +72,11 @@ def _network(frame: CapturedFrame) -> bytes | None:
     return data[start:] if kind in (_IPV4, _IPV6) else None
 
 
-def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagram | None:
+def _transport(at_s: float, packet: bytes) -> Datagram | None:
+    """Return the datagram in an IP packet; None for another protocol, and for a fragment, as none is reassembled.
+
+    Raises struct.error, IndexError or ValueError for a packet that was captured only in part.
+    """
     if packet[0] >> 4 == 4:
         start, protocol = 4 * (packet[0] & 0x0F), packet[9]
         total, fragment = struct.unpack_from("!H2xH", packet, 2)
@@ -87,16 +85,12 @@ def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagr
         hosts = [str(ipaddress.IPv4Address(packet[at : at + 4])) for at in (12, 16)]
     else:
         start, protocol = 40, packet[6]
+        # A fragment has the protocol 44.
         end, fragmented = 40 + struct.unpack_from("!H", packet, 4)[0], False
         hosts = [str(ipaddress.IPv6Address(packet[at : at + 16])) for at in (8, 24)]
         while protocol in _IPV6_OPTIONS:
             protocol, start = packet[start], start + 8 + 8 * packet[start + 1]
-        fragmented = protocol == 44
-    if fragmented:
-        counters.fragments += 1
-        return None
-    if protocol not in (_UDP, _TCP):
-        counters.other += 1
+    if fragmented or protocol not in (_UDP, _TCP):
         return None
     source, target = struct.unpack_from("!HH", packet, start)
     if protocol == _UDP:
@@ -105,8 +99,7 @@ def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagr
     else:
         begin = start + 4 * (packet[start + 12] >> 4)
     if end > len(packet) or begin > end:
-        counters.cut += 1
-        return None
+        raise ValueError("the packet is cut off")
     return Datagram(at_s, (hosts[0], source), (hosts[1], target), packet[begin:end], protocol == _UDP)
 
 

@@ -62,7 +62,7 @@ class LinkArrival(NamedTuple, Generic[T]):
 
 
 class Link(Generic[T]):
-    """One direction of one connection, with its faults and its counters."""
+    """One direction of one connection, with its faults."""
 
     def __init__(
         self, faults: Faults, *, ordered: bool = False, stranger: Callable[[T, Random], T] | None = None
@@ -70,7 +70,6 @@ class Link(Generic[T]):
         """`ordered`: jitter does not reorder packets, as with TCP; only `reorder` does. `stranger` makes the packet
         that is injected beside a real one."""
         self.faults = faults
-        self.sent = self.lost = self.doubled = self.injected = 0
         self._random, self._strangers = Random(faults.seed), Random(faults.seed + 1)
         self._ordered, self._stranger = ordered, stranger
         self._bad = False
@@ -98,17 +97,14 @@ class Link(Generic[T]):
 
     def _arrivals(self, at_s: float, what: T) -> Iterator[LinkArrival[T]]:
         faults, random = self.faults, self._random
-        self.sent += 1
         if self._stranger is not None:
             self._injection += faults.inject
             while self._injection >= 1:
                 self._injection -= 1
-                self.injected += 1
                 yield LinkArrival(at_s + self._strangers.random() * 0.02, self._stranger(what, self._strangers), True)
         # Every packet uses the same number of random draws, so that one fault does not change the effect of another.
         state, jitter, reorder, double, again = (random.random() for _ in range(5))
         if self._loses(state):
-            self.lost += 1
             return
         at_s += (faults.delay_ms + jitter * faults.jitter_ms) / 1000
         held_back = reorder < faults.reorder
@@ -117,7 +113,6 @@ class Link(Generic[T]):
         at_s += HELD_BACK_S if held_back else 0.0
         yield LinkArrival(at_s, what)
         if double < faults.duplicate:
-            self.doubled += 1
             yield LinkArrival(at_s + again * (0.001 + faults.jitter_ms / 1000), what)
 
     def _loses(self, draw: float) -> bool:

@@ -7,6 +7,7 @@ and any other message together with the one before it. Parse and print are inver
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 from collections.abc import Iterable
@@ -61,7 +62,7 @@ def read(path: str | Path) -> list[RecordedMessage]:
             raise CaptureError(f"{path}: line {number}: {error}") from None
         latest = max(latest, _spoken_s(text)) if at_s is None else at_s
         found.append(RecordedMessage(latest, text))
-    if not any(_is(text, StartMessage) for _, text in found):
+    if not any(isinstance(_parsed(text), StartMessage) for _, text in found):
         raise CaptureError(f"{path}: no start message in it")
     return sorted(found, key=lambda message: message.at_s)
 
@@ -75,16 +76,14 @@ def write(path: str | Path, messages: Iterable[RecordedMessage]) -> None:
 def print_line(message: RecordedMessage) -> str:
     """Return the line of a message. A message that is not a JSON object (a peer may send anything) is kept as text."""
     inside: Any = message.text
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         _plain.decode(message.text)
         inside = msgspec.Raw(message.text.encode())
-    except (ValueError, RecursionError):
-        pass
     return msgspec.json.encode({"at_s": round(message.at_s, 6), "message": inside}).decode()
 
 
 def is_media(text: str) -> bool:
-    return _is(text, MediaMessage)
+    return isinstance(_parsed(text), MediaMessage)
 
 
 def _parse(line: str) -> tuple[float | None, str]:
@@ -98,17 +97,15 @@ def _parse(line: str) -> tuple[float | None, str]:
 
 
 def _spoken_s(text: str) -> float:
-    try:
-        message = parse(text)
-    except (MalformedMessage, UnknownMessage):
+    message = _parsed(text)
+    if not isinstance(message, MediaMessage):
         return 0.0
-    return (
-        message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, MediaMessage) else 0.0
-    )
+    return message.media.timestamp / 1000 + len(message.media.payload) / 8000
 
 
-def _is(text: str, kind: type) -> bool:
+def _parsed(text: str) -> object:
+    """Return the message; None when the text is not one of Twilio's."""
     try:
-        return isinstance(parse(text), kind)
+        return parse(text)
     except (MalformedMessage, UnknownMessage):
-        return False
+        return None

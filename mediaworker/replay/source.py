@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -64,13 +63,10 @@ def save(path: str | Path, source: Packets | Messages) -> None:
     if isinstance(source, Messages):
         recording.write(path, [RecordedMessage(arrival.at_s, arrival.what.text) for arrival in source.arrivals])
         return
-    arrived = heapq.merge(*source.arrivals, key=attrgetter("at_s"))
-    every = [(a.at_s, a.what) for a in arrived] + [(datagram.at_s, datagram) for datagram in source.signalling]
-    pcap.write(path, [(at_s, _packet(each)) for at_s, each in sorted(every, key=lambda item: item[0])])
-
-
-def _packet(datagram: Datagram) -> bytes:
-    return datagrams.ip_packet(datagram.source, datagram.target, datagram.payload)
+    every = [(arrival.at_s, arrival.what) for arrivals in source.arrivals for arrival in arrivals]
+    every += [(datagram.at_s, datagram) for datagram in source.signalling]
+    every.sort(key=itemgetter(0))
+    pcap.write(path, [(at_s, datagrams.ip_packet(each.source, each.target, each.payload)) for at_s, each in every])
 
 
 def is_recording(path: str | Path) -> bool:

@@ -277,7 +277,7 @@ def test_tags_ipv6_fragments_and_what_is_cut() -> None:
     ]
     found = list(datagrams.datagrams(frames, counters))
     assert found == [Datagram(0, six, C, b"hello")] * 2
-    assert (counters.frames, counters.fragments, counters.cut) == (5, 1, 1)
+    assert counters.cut == 1
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -395,19 +395,19 @@ def test_a_faulted_recording_keeps_its_frame(tmp_path: Path) -> None:
 # -- the link ---------------------------------------------------------------------------------------------------------
 
 
-def carried(faults: Faults, count: int = 20_000, **options: Any) -> tuple[Link[int], list[tuple[float, int]]]:
+def carried(faults: Faults, count: int = 20_000, **options: Any) -> list[tuple[float, int]]:
     link = Link[int](faults, **options)
-    return link, [(a.at_s, a.what) for a in link.carry((n * 0.02, n) for n in range(count)) if not a.foreign]
+    return [(a.at_s, a.what) for a in link.carry((n * 0.02, n) for n in range(count))]
 
 
 def test_a_link_without_faults_changes_nothing() -> None:
-    _, arrivals = carried(NONE, 100)
+    arrivals = carried(NONE, 100)
     assert arrivals == [(n * 0.02, n) for n in range(100)]
 
 
 @pytest.mark.parametrize(("loss", "burst"), [(0.01, 1), (0.3, 1), (0.05, 5), (0.3, 10)])
 def test_loss_has_its_share_and_its_bursts(loss: float, burst: float) -> None:
-    _, arrivals = carried(Faults(loss=loss, burst=burst, seed=3), 100_000)
+    arrivals = carried(Faults(loss=loss, burst=burst, seed=3), 100_000)
     gaps = [after - before - 1 for (_, before), (_, after) in pairwise(arrivals) if after > before + 1]
     assert sum(gaps) / 100_000 == pytest.approx(loss, rel=0.1)
     independent = 1 / (1 - loss) if burst == 1 else burst
@@ -416,26 +416,26 @@ def test_loss_has_its_share_and_its_bursts(loss: float, burst: float) -> None:
 
 def test_the_seed_is_everything_and_one_fault_does_not_change_another() -> None:
     faults = Faults(loss=0.1, jitter_ms=40, seed=1)
-    assert carried(faults)[1] == carried(faults)[1] != carried(replace(faults, seed=2))[1]
-    lost = {n for _, n in carried(faults)[1]}
-    assert lost == {n for _, n in carried(replace(faults, jitter_ms=0, reorder=0.2, duplicate=0.3, drift_ppm=50))[1]}
+    assert carried(faults) == carried(faults) != carried(replace(faults, seed=2))
+    lost = {n for _, n in carried(faults)}
+    assert lost == {n for _, n in carried(replace(faults, jitter_ms=0, reorder=0.2, duplicate=0.3, drift_ppm=50))}
 
 
 def test_delay_jitter_drift_and_order() -> None:
-    _, arrivals = carried(Faults(jitter_ms=50, delay_ms=100, seed=1))
+    arrivals = carried(Faults(jitter_ms=50, delay_ms=100, seed=1))
     delays = [at_s - n * 0.02 for at_s, n in arrivals]
     assert min(delays) == pytest.approx(0.1, abs=0.001) and max(delays) == pytest.approx(0.15, abs=0.001)
     assert arrivals == sorted(arrivals) and [n for _, n in arrivals] != sorted(n for _, n in arrivals)
-    _, arrivals = carried(Faults(jitter_ms=50, seed=1), ordered=True)
+    arrivals = carried(Faults(jitter_ms=50, seed=1), ordered=True)
     assert [n for _, n in arrivals] == sorted(n for _, n in arrivals)
-    _, arrivals = carried(Faults(drift_ppm=200))
+    arrivals = carried(Faults(drift_ppm=200))
     assert arrivals[-1][0] == pytest.approx(19_999 * 0.02 / 1.0002)
-    link, arrivals = carried(Faults(duplicate=0.25, seed=1))
-    assert link.doubled == len(arrivals) - 20_000 == pytest.approx(5000, rel=0.1)
-    _, arrivals = carried(Faults(reorder=0.1, seed=1))
+    arrivals = carried(Faults(duplicate=0.25, seed=1))
+    assert len(arrivals) - 20_000 == pytest.approx(5000, rel=0.1)
+    arrivals = carried(Faults(reorder=0.1, seed=1))
     assert sum(after < before for (_, before), (_, after) in pairwise(arrivals)) == pytest.approx(1800, rel=0.15)
-    link, _ = carried(Faults(inject=2.5, seed=1), 100, stranger=lambda beside, random: -1)
-    assert link.injected == 250
+    arrivals = carried(Faults(inject=2.5, seed=1), 100, stranger=lambda beside, random: -1)
+    assert sum(n == -1 for _, n in arrivals) == 250
 
 
 def test_the_table_of_nothing() -> None:

@@ -35,8 +35,6 @@ class DigitRun:
     """The number of digits in each group that is written together; spoken digits have no groups."""
     signed: bool = False
     """A plus precedes the run, as in a telephone number."""
-    written: bool = False
-    """At least one digit is written as a numeral."""
 
     @property
     def in_fours(self) -> bool:
@@ -123,7 +121,6 @@ class _Reader:
             self._run.groups.append(len(digits))
         else:
             self._put(digits * repeat, [token.end()] * (len(digits) * repeat))
-        self._run.written |= not token["word"]
 
     def _put(self, digits: str, ends: Sequence[int]) -> None:
         assert self._run is not None
