@@ -94,14 +94,12 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
 def select_words(settings: Asr, engine: str = "") -> Timing:
     """The languages in which finals get word timestamps with this engine. Raises ConfigError when there is no such
     engine."""
-    if settings.word_timestamps and engine and (chosen := plugin.find(engine)).words:
+    if not settings.word_timestamps:
+        return Timing((), "")
+    if engine and (chosen := plugin.find(engine)).words:
         return Timing(chosen.languages, f"the engine {engine} tells them")
-    folder = weights.find(settings.aligner)
-    if not settings.word_timestamps or folder is None:
-        return Timing(
-            (),
-            f"asr.word_timestamps is on, and {weights.missing(settings.aligner)}" if settings.word_timestamps else "",
-        )
+    if (folder := weights.find(settings.aligner)) is None:
+        return Timing((), f"asr.word_timestamps is on, and {weights.missing(settings.aligner)}")
     can = languages.alignable()
     lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
     without = f"; not {', '.join(lacking)}" if lacking else ""

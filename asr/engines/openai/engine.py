@@ -86,36 +86,30 @@ class RemoteEngine:
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """Raises EngineError."""
-        newest = {request.utterance_id: request for request in requests}
         if len(requests) < self.capabilities.batch:
-            for name in [name for name in self._attempts if name not in newest]:
+            for name in self._attempts.keys() - {request.utterance_id for request in requests}:
                 self._forget(name)
         for request in requests:
             self._begin(request)
-        for mark, outcome in self._client.wait(0.0 if self._has_outcome(newest) else STEP_S):
+        attempts = [self._attempts[request.utterance_id] for request in requests]
+        for mark, outcome in self._client.wait(0.0 if any(each.outcome for each in attempts) else STEP_S):
             assert isinstance(mark, _Attempt)
             if self._attempts.get(mark.request.utterance_id) is mark:
                 mark.cancel, mark.outcome = None, outcome
-        for attempt in [self._attempts[name] for name in newest if name in self._attempts]:
-            if (
-                attempt.outcome is not None
-                and not isinstance(attempt.outcome, Recognised)
-                and (why := self._failed(attempt))
-            ):
+        for attempt in attempts:
+            failed = attempt.outcome is not None and not isinstance(attempt.outcome, Recognised)
+            if failed and (why := self._failed(attempt)):
                 self._forget(attempt.request.utterance_id)  # answers to others are kept for the next step
                 raise EngineError(attempt.request.utterance_id, why)
         return [answer for request in requests if (answer := self._answer(request)) is not None]
 
     def _answer(self, request: Request) -> Answer | None:
-        attempt = self._attempts.get(request.utterance_id)
-        if attempt is None or not isinstance(outcome := attempt.outcome, Recognised):
+        outcome = self._attempts[request.utterance_id].outcome
+        if not isinstance(outcome, Recognised):
             return None
         self._room, self._pause_s = min(self._parallel, self._room + 1 / self._room), BUSY_S
         self._forget(request.utterance_id)
         return Answer(request, outcome.text, outcome.language)
-
-    def _has_outcome(self, newest: dict[str, Request]) -> bool:
-        return any(self._attempts[name].outcome is not None for name in newest if name in self._attempts)
 
     def _begin(self, request: Request) -> None:
         """Send it, if there is room."""
