@@ -245,7 +245,7 @@ class Database(SqliteFile):
             seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
         numbers = (floor, reserved, row, seq)
         if not all(isinstance(number, int) and 0 <= number < tables.ROW_MAX for number in numbers):
-            raise UnusableDatabase("damaged", "its numbers are impossible")
+            raise UnusableDatabase("damaged", "its row numbers are impossible")
         if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
             raise UnusableDatabase("damaged", "it has no id")
         self._floor = floor

@@ -117,7 +117,7 @@ class EventStore(RenewableStore[Database]):
                 await asyncio.to_thread(sync_file, f"{self.file}-wal")
         except OSError as error:
             self._unsynced = True
-            raise StoreError(f"the disk does not keep what was written ({say(error)})") from error
+            raise StoreError(f"the log could not be synced to the disk ({say(error)})") from error
 
     async def renew(self, error: UnusableDatabase, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
         """Go on in a new file of the same id, with those events of these calls that the old file can still return.

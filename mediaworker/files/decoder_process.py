@@ -124,13 +124,13 @@ class DecoderProcess:
             except TimeoutError:
                 if not deadline.expired():
                     raise
-                raise FileRefused("stalled", f"decoding it stood still for {STALLED_S:g} s") from None
+                raise FileRefused("stalled", f"decoding it made no progress for {STALLED_S:g} s") from None
             except ConnectionError:
                 data = b""
             try:
                 messages = [decode(from_reader, body) for body in frames.feed(data)]
             except FrameError as error:
-                raise FileRefused("internal", f"the reader of the file went wrong ({error})") from None
+                raise FileRefused("internal", f"the decoder of the file sent a malformed message ({error})") from None
             for message in messages:
                 yield self._on_message(message)
                 if isinstance(message, Ended):
@@ -151,7 +151,7 @@ class DecoderProcess:
         match message:
             case Failed():
                 if message.detail:
-                    log.error("the reader of a file failed", file=self._name, detail=message.detail)
+                    log.error("the decoder of a file failed", file=self._name, detail=message.detail)
                 raise FileRefused(message.fault, message.reason)
             case Opened():
                 self.facts.opened = message
@@ -166,13 +166,13 @@ class DecoderProcess:
     async def _died(self) -> FileRefused:
         assert self._child is not None
         code = await child_process.end(self._child.process)
-        log.warning("the reader of a file died", how=child_process.how(code), file=self._name)
+        log.warning("the decoder of a file died", how=child_process.how(code), file=self._name)
         if code == -signal.SIGXCPU:
             return FileRefused("too_large", f"decoding it takes more than {CPU_S} s of processor time")
         if code < 0:  # killed by a fault in the file, or for its memory
             return FileRefused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
         return FileRefused(
-            "internal", f"the reader of the file failed ({child_process.how(code)}); the worker's log says why"
+            "internal", f"the decoder of the file failed ({child_process.how(code)}); see the worker's log"
         )
 
     def _send(self, message: Begin | Grant) -> None:

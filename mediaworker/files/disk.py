@@ -77,7 +77,7 @@ class IncomingFile:
         descriptor = self.file.fileno()
         room = os.fstatvfs(descriptor)
         if room.f_bavail * room.f_frsize - len(data) < self._min_free:
-            raise DiskFull("the disk is too full to take the file")
+            raise DiskFull("the disk has too little free space for the file")
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]

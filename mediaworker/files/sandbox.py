@@ -176,7 +176,7 @@ def _restrict_calls(library: ctypes.CDLL) -> None:
         if code:
             raise SandboxError(f"the seccomp rule for {name}: {os.strerror(-code)}")
     if code := library.seccomp_load(context):
-        raise SandboxError(f"the kernel takes no seccomp filter: {os.strerror(-code)}")
+        raise SandboxError(f"the kernel rejects the seccomp filter: {os.strerror(-code)}")
 
 
 def _conditional() -> list[_Rule]:

@@ -41,10 +41,8 @@ def taking_in() -> Iterator[None]:
         if isinstance(known, DiskFull):
             raise Problem(507, str(known), headers=CLOSE) from None
         reason = known.strerror or str(known)
-        log.error("a file could not be taken in", reason=reason)
-        raise Problem(
-            500, f"the file could not be taken in ({reason}); the worker's log says why", headers=CLOSE
-        ) from None
+        log.error("an upload could not be stored", reason=reason)
+        raise Problem(500, f"the file could not be stored ({reason}); see the worker's log", headers=CLOSE) from None
 
 
 @dataclass(slots=True)

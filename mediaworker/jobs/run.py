@@ -59,7 +59,7 @@ class JobRun:
         try:
             await self._go()
         except JobElsewhere:
-            log.info("a job is not this worker's any more", job=self._id)
+            log.info("a job belongs to another worker now", job=self._id)
 
     async def _go(self) -> None:
         try:
@@ -68,7 +68,7 @@ class JobRun:
             except SourceChanged:
                 # The file is cut at other places than before, because another machine or version has decoded it now.
                 # The known segments do not match these cuts, so the job begins again without them.
-                log.warning("a job begins anew", job=self._id)
+                log.warning("a job begins again: its file is cut at other places than before", job=self._id)
                 await self._store.put(replace(self._job, chunks=0, failed_chunks=0, done_s=0.0), anew=True)
                 await self._attempt()
         except EngineUnavailable as error:
@@ -86,7 +86,7 @@ class JobRun:
             raise
         except Exception as error:
             log.exception("a job failed", job=self._id)
-            await self._fail("internal", f"the worker failed at it ({type(error).__name__}); its log says more")
+            await self._fail("internal", f"the worker could not run the job ({type(error).__name__}); see its log")
 
     async def _attempt(self) -> None:
         store = self._store

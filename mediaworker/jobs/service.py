@@ -105,7 +105,7 @@ class JobService:
         try:
             await self.store.start()
         except StoreError as error:
-            log.error("there are no jobs: their store cannot be opened", reason=str(error))
+            log.error("jobs are unavailable: their store cannot be opened", reason=str(error))
         self.webhooks.start()
         self._sweeper = lasting(self._sweep, "jobs-sweeper")
         self._watcher = lasting(lambda: self.store.look_after(CHECK_S, self._check_store, self._renew), "jobs-watch")
@@ -241,7 +241,7 @@ class JobService:
         if job is None or job.state != "running" or not self.store.owns(job) or self._stopping:
             return
         if job_id not in self._running.keys() | self._cancelling.keys() | self._releasing.keys():
-            log.info("a job is left to whoever has room: nothing here works on it", job=job_id)
+            log.info("a job is released: no task of this worker runs it", job=job_id)
             task = asyncio.get_running_loop().create_task(self.store.release(job_id), name=f"release {job_id}")
             self._releasing[job_id] = task
             task.add_done_callback(partial(self._released, job_id))

@@ -92,22 +92,22 @@ class JobStore(RenewableStore[JobDatabase]):
             if job.state == "running":
                 await self.remember(replace(job, state="queued"))
         lost = await asyncio.to_thread(self.sources.erase_incomplete)
-        again = await self._restore_lost()
+        restored = await self._restore_lost()
         kept = await self.sweep_uploads()
         active = sum(job.active for job in self.open.values())
-        log.info("jobs", open=active, incomplete_uploads=lost, taken_up_again=again, unknown_uploads=kept)
+        log.info("jobs", open=active, incomplete_uploads=lost, restored=restored, unknown_uploads=kept)
 
     async def _restore_lost(self) -> int:
         """Make the jobs again whose rows the store has lost, from the requests beside their uploads; return their
         number."""
-        again, uploads = 0, await asyncio.to_thread(self.sources.uploads)
+        restored, uploads = 0, await asyncio.to_thread(self.sources.uploads)
         for job_id in sorted(uploads - (await self.read(lambda database: database.activity(uploads))).keys()):
             job = await asyncio.to_thread(self.sources.requested, job_id)
             if job is not None:
                 await self.put(replace(job, chunks=len(await self.segments(job_id))))
-                log.warning("a job that the store had lost is taken up again", job=job_id)
-                again += 1
-        return again
+                log.warning("a job that the store had lost is queued again", job=job_id)
+                restored += 1
+        return restored
 
     async def sweep_uploads(self, *, sure: bool = False) -> int:
         """Erase the uploads of jobs that have ended. If the clock is `sure`, also erase uploads without a job that are

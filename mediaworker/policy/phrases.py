@@ -36,7 +36,7 @@ def pattern(text: str) -> regex.Pattern[str]:
     except (regex.error, RecursionError) as error:
         raise PatternError(f"not a regular expression: {error}") from None
     if compiled.match("") is not None:
-        raise PatternError("it matches where nothing is said")
+        raise PatternError("it matches an empty text")
     return compiled
 
 

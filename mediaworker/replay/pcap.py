@@ -117,7 +117,7 @@ def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
             raise CaptureError(f"{what} claims {length} bytes")
         body = _read_exactly(file, length - 12 - len(mark), what)
         if _read_exactly(file, 4, what) != head[4:]:
-            raise CaptureError(f"{what} does not end where it says")
+            raise CaptureError(f"{what} does not end at its length")
         if kind == _INTERFACE:
             interfaces.append(_interface(order, body))
         elif kind in (_PACKET, _SIMPLE, _ENHANCED):

@@ -77,14 +77,14 @@ class DatabaseThread(Generic[D]):
     def _do(self, job: Callable[[D], T]) -> T:
         database = self._database
         if database is None:
-            raise OSError("the store's file could not be opened anew yet")
+            raise OSError("the store's new file could not be opened yet")
         database.check()
         try:
             return job(database)
         except sqlite3.DatabaseError as error:
             if not database.mended(error):
                 raise
-            log.error("a damaged part of a store was made anew", file=database.path.name, reason=str(error))
+            log.error("a damaged part of a store was repaired", file=database.path.name, reason=str(error))
             return job(database)
         finally:
             database.note_files()

@@ -196,7 +196,7 @@ class RenewableStore(Generic[D]):
             check: raises StoreUnusable when the file is unusable, and StoreError when it cannot be checked now.
             renew: begins a new file; when it raises StoreError, it is called again after `every_s`.
         """
-        anew, later = f"the {self.KIND} has to be written anew", f"the {self.KIND} cannot be looked after"
+        unusable, later = f"the {self.KIND} has to be renewed", f"the {self.KIND} cannot be checked now"
         lost: UnusableDatabase | None = None
         while True:
             await asyncio.sleep(every_s)
@@ -207,7 +207,7 @@ class RenewableStore(Generic[D]):
                     await renew(lost)
                     lost = None
             except StoreUnusable as error:
-                log.error(anew, reason=str(error))
+                log.error(unusable, reason=str(error))
                 lost = error.error
                 with contextlib.suppress(StoreError):
                     await renew(lost)
@@ -260,7 +260,7 @@ class RenewableStore(Generic[D]):
     def _note_renewal(self, reason: Reason, text: str) -> None:
         self.renewed[reason] += 1
         self.warning = f"{self._now()}: {text}"
-        event = f"the {self.KIND} was written anew"
+        event = f"the {self.KIND} was renewed"
         log.error(event, reason=text)
 
     def _on_damage(self, what: str) -> None:

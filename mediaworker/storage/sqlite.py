@@ -238,7 +238,7 @@ class SqliteFile:
                     raise
                 if "already exists" in str(error):
                     raise UnusableDatabase(
-                        "damaged", f"the version of the file is not its content's ({error})"
+                        "damaged", f"the version of the file does not match its content ({error})"
                     ) from None
                 raise MigrationFailed(str(error)) from None
 
@@ -363,8 +363,8 @@ def make_way(path: Path, old: SqliteFile | None) -> str | None:
 
     The order matters: when SQLite closes a file it deletes the log by its name, even if another file has that name now.
     """
-    lies = any(os.path.lexists(f"{path}{suffix}") for suffix in SUFFIXES)
-    aside = set_aside(path) if lies else None
+    exists = any(os.path.lexists(f"{path}{suffix}") for suffix in SUFFIXES)
+    aside = set_aside(path) if exists else None
     if old is not None:
         with contextlib.suppress(sqlite3.Error):
             old.close()

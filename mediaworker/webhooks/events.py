@@ -153,7 +153,7 @@ class EventFeed(FeedReader):
         self.outbox.add(OutgoingMessage(message_id, event.call_id, self._settings.url, lambda: frame, row=row))
 
     def _on_again(self, reason: str) -> None:
-        log.info("webhook reads again", webhook=self.name, reason=reason)
+        log.info("webhook subscribes again", webhook=self.name, reason=reason)
 
     def _on_skipped(self, reason: str) -> None:
         self.skips += 1

@@ -134,7 +134,7 @@ class EventRoutes:
             if await self._context.directory.record(call) is None:
                 raise Problem(404, "no such call")
         if self._context.events.subscribers >= self._context.settings.events.max_subscribers:
-            raise Problem(503, "all event subscriptions are taken", headers={"Retry-After": "5"})
+            raise Problem(503, "there are too many event subscriptions", headers={"Retry-After": "5"})
         return call, types, after
 
 
@@ -231,7 +231,7 @@ async def _listen(websocket: WebSocket, subscription: Subscription, heartbeat: S
         heartbeat.on_message(message.get("text") or "")
         until = max(until, clock()) + MESSAGE_S
         if until > clock() + MESSAGE_S * MESSAGE_BURST:
-            subscription.end(POLICY, "subscribers have nothing to say")
+            subscription.end(POLICY, "too many messages from a subscriber")
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
@@ -244,7 +244,7 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
 def _one(connection: HTTPConnection, name: str) -> str | None:
     values = connection.query_params.getlist(name)
     if len(values) > 1:
-        raise Problem(400, f"{name} is there {len(values)} times")
+        raise Problem(400, f"{name} appears {len(values)} times")
     return values[0] if values else None
 
 

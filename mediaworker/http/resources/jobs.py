@@ -203,7 +203,7 @@ def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
     for name, values in fields.items():
         bare = name.removesuffix("[]")
         if bare == "path":
-            raise Problem(400, "path: there is a file already")
+            raise Problem(400, "path: the form has a file already")
         found[bare] = [*found.get(bare, ()), *values] if bare == "speakers" else values[-1]
     try:
         return msgspec.convert(found, Wanted, strict=False)

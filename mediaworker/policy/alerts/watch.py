@@ -85,7 +85,7 @@ class AlertWatch:
             self.rules = read(path)
         except (OSError, RulesError) as error:
             self.ok = False
-            log.error("alert rules not read: those of before stay", file=str(path), reason=_reason(error))
+            log.error("alert rules not read: the old ones stay in force", file=str(path), reason=_reason(error))
         else:
             self.ok = True
             log.info("alert rules read", file=str(path), rules=len(self.rules))
