@@ -20,7 +20,7 @@ from mediaworker.events.database import Database
 from mediaworker.events.frame import timestamp
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.tables import Carried, EventRow, Head
-from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
+from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, reason_of
 from mediaworker.storage.durable import sync_file
 from mediaworker.storage.renewable import RenewableStore
 from mediaworker.storage.sqlite import SUFFIXES, UnusableDatabase
@@ -57,7 +57,7 @@ class EventStore(RenewableStore[Database]):
             return await self.write(Database.head)
         except (OSError, sqlite3.Error) as error:
             await self.stop()
-            raise StoreError(f"{self.directory}: {say(error)}") from error
+            raise StoreError(f"{self.directory}: {reason_of(error)}") from error
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -86,7 +86,7 @@ class EventStore(RenewableStore[Database]):
             for suffix in SUFFIXES:
                 Path(f"{self.file}{suffix}").unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.directory}: {say(error)}") from error
+            raise StoreError(f"{self.directory}: {reason_of(error)}") from error
 
     async def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
         """Commit rows and records; they are committed when this returns. Raises StoreError: nothing was written."""
@@ -117,7 +117,7 @@ class EventStore(RenewableStore[Database]):
                 await asyncio.to_thread(sync_file, f"{self.file}-wal")
         except OSError as error:
             self._unsynced = True
-            raise StoreError(f"the log could not be synced to the disk ({say(error)})") from error
+            raise StoreError(f"the log could not be synced to the disk ({reason_of(error)})") from error
 
     async def renew(self, error: UnusableDatabase, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
         """Go on in a new file of the same id, with those events of these calls that the old file can still return.

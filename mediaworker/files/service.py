@@ -134,11 +134,11 @@ class FileService:
         if self._full(key):
             await self._queue(key)
         else:
-            self._take_place(key)
+            self._admit(key)
         try:
             yield
         finally:
-            self._leave_place(key)
+            self._leave(key)
 
     async def _queue(self, key: str) -> None:
         """Wait until a request of this key is admitted. Raises Busy."""
@@ -157,7 +157,7 @@ class FileService:
             waiting.place.result()
         except asyncio.CancelledError:
             if waiting.place.done() and not waiting.place.exception():
-                self._leave_place(key)
+                self._leave(key)
             raise
         finally:
             if waiting in self._waiting:
@@ -172,18 +172,18 @@ class FileService:
             return f"{files.max_requests_per_key} requests of this key are being served (files.max_requests_per_key)"
         return ""
 
-    def _take_place(self, key: str) -> None:
+    def _admit(self, key: str) -> None:
         self._requests[key] += 1
         self._idle.clear()
 
-    def _leave_place(self, key: str) -> None:
+    def _leave(self, key: str) -> None:
         self._requests[key] -= 1
         self._requests += Counter()  # drops keys without requests
         if not self._requests:
             self._idle.set()
         for waiting in tuple(self._waiting):
             if not waiting.place.done() and not self._full(waiting.key):
-                self._take_place(waiting.key)
+                self._admit(waiting.key)
                 self._waiting.remove(waiting)
                 waiting.place.set_result(None)
 

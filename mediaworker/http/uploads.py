@@ -32,7 +32,7 @@ class BadUpload(Problem):
 
 
 @contextlib.contextmanager
-def taking_in() -> Iterator[None]:
+def upload_errors() -> Iterator[None]:
     """Turn errors of the disk into responses to an upload: Problem 507 when there is no room, otherwise 500."""
     try:
         yield

@@ -25,7 +25,7 @@ from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, created_s
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.store import JobElsewhere, JobStore
-from mediaworker.storage.database_thread import StoreError, say
+from mediaworker.storage.database_thread import StoreError, reason_of
 from mediaworker.storage.sqlite import UnusableDatabase
 from mediaworker.storage.sure_clock import SureClock
 
@@ -197,7 +197,7 @@ class JobService:
             if job is not None:
                 self.store.open[job_id] = job
                 self._notifier.collect()
-            raise error if isinstance(error, StoreError) else StoreError(say(error)) from error
+            raise error if isinstance(error, StoreError) else StoreError(reason_of(error)) from error
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class JobService:
                         await self.store.sweep_set_aside(self.settings.jobs.keep_days * 86400)
                     await self.store.sweep_uploads(sure=sure)
             except (StoreError, OSError) as error:
-                log.warning("old jobs could not be erased", reason=say(error))
+                log.warning("old jobs could not be erased", reason=reason_of(error))
             await asyncio.sleep(SWEEP_S)
 
     async def _check_store(self) -> None:

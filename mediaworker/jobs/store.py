@@ -24,7 +24,7 @@ from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import Sources
-from mediaworker.storage.database_thread import StoreError, say
+from mediaworker.storage.database_thread import StoreError, reason_of
 from mediaworker.storage.renewable import RenewableStore
 from mediaworker.storage.sqlite import UnusableDatabase, erase_set_aside
 
@@ -71,7 +71,7 @@ class JobStore(RenewableStore[JobDatabase]):
             await self._begin()
         except (OSError, sqlite3.Error, StoreError) as error:
             await self.close()
-            self.trouble = f"{FILE}: {say(error)}"
+            self.trouble = f"{FILE}: {reason_of(error)}"
             raise StoreError(self.trouble) from error
         self.trouble = None
 
@@ -257,7 +257,7 @@ class JobStore(RenewableStore[JobDatabase]):
             try:
                 await asyncio.to_thread(self.sources.drop, job.id)
             except OSError as error:  # the next start tries again
-                log.warning("an upload could not be erased", job=job.id, reason=say(error))
+                log.warning("an upload could not be erased", job=job.id, reason=reason_of(error))
 
 
 def _from_the_beginning(job: Job) -> Job:

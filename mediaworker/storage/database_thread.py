@@ -71,8 +71,8 @@ class DatabaseThread(Generic[D]):
         """Return the reason of an error. SQLite reports a plain I/O error when a fault of the disk has made the file
         system read-only, so that is checked and added."""
         if self._database is not None and isinstance(error, sqlite3.Error) and is_read_only(self._database.path.parent):
-            return f"{say(error)}: the file system is read-only"
-        return say(error)
+            return f"{reason_of(error)}: the file system is read-only"
+        return reason_of(error)
 
     def _do(self, job: Callable[[D], T]) -> T:
         database = self._database
@@ -98,6 +98,6 @@ class DatabaseThread(Generic[D]):
             self._database.close()
 
 
-def say(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the system's text of an error, or else its own."""
     return str(getattr(error, "strerror", None) or error)

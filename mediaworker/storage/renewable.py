@@ -20,7 +20,7 @@ from typing import ClassVar, Generic, TypeVar
 import structlog
 
 from config.metrics.registry import MetricsRegistry
-from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
+from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, reason_of
 from mediaworker.storage.durable import make_directory, sync_directory
 from mediaworker.storage.sqlite import (
     REASONS,
@@ -236,7 +236,7 @@ class RenewableStore(Generic[D]):
             await self._opened(self._thread).reopen(renewed)
             await self._on_opened()
         except (OSError, sqlite3.Error) as failed:
-            raise StoreError(f"{self.file.name}: {say(failed)}") from failed
+            raise StoreError(f"{self.file.name}: {reason_of(failed)}") from failed
         self._unusable = None
         self._note_renewal(error.reason, f"{error}; {'nothing is missing' if error.log_only else self.BEGUN}")
         return error.log_only

@@ -32,7 +32,7 @@ from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_mod
 from mediaworker.http.problem import Problem
 from mediaworker.http.requests import json_response
 from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
-from mediaworker.http.uploads import receive, taking_in
+from mediaworker.http.uploads import receive, upload_errors
 from mediaworker.transcripts.file import (
     MEDIA_TYPES,
     FileTranscript,
@@ -96,7 +96,7 @@ class Transcriptions:
     async def _serve(self, request: Request, *, stream: bool) -> Response:
         access = self._context.authorize(request, "batch")
         settings = self._context.settings
-        with taking_in():
+        with upload_errors():
             async with contextlib.AsyncExitStack() as stack:
                 try:
                     await stack.enter_async_context(self._files.admitted(access.name))

@@ -27,7 +27,7 @@ from mediaworker.files.service import FileService
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem, described
 from mediaworker.http.requests import body_of, choice, json_response, page_limit, parsed
-from mediaworker.http.uploads import receive, taking_in
+from mediaworker.http.uploads import receive, upload_errors
 from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService, TooMany
 from mediaworker.jobs.sources import SourceError
@@ -157,7 +157,7 @@ class JobRoutes:
         settings, sources = self._context.settings, self._jobs.sources
         job_id = str(uuid7())
         async with contextlib.AsyncExitStack() as stack:
-            with taking_in():
+            with upload_errors():
                 incoming = await asyncio.to_thread(sources.incoming, job_id)
                 stack.push_async_callback(asyncio.to_thread, sources.drop, job_id)
                 stack.callback(incoming.close)
