@@ -1,1 +1,1 @@
-"""Events: their schema, the store that outlives the process, and the hub that fans them out."""
+"""Events: their schema, the store that keeps them across restarts, and the hub that sends them to subscribers."""

@@ -14,7 +14,7 @@ from mediaworker.events import schema as events
 from mediaworker.events import talk
 
 HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
-"""Types of the events that `closing` reads."""
+"""The types of the events that `closing` reads."""
 RESTART_REVISION = 1_000_000
 """The revision of a final that is written for a dead process. Partials are not stored, so the last revision is unknown;
 an utterance lasts at most 30 s, and no engine makes a million revisions in that time."""
@@ -32,7 +32,7 @@ def apply(record: events.CallRecord | None, event: events.Event) -> events.CallR
         return events.CallRecord(call_id=event.call_id, state="live", **begun)
     if record is None:
         raise ValueError(f"call {event.call_id} has no call.started")
-    at_ms = max(record.at_ms, event.at_ms)  # a digit is dated by its leg, which may run behind
+    at_ms = max(record.at_ms, event.at_ms)  # a DTMF digit has the time of its leg, which may lag behind the call
     return msgspec.structs.replace(record, seq=event.seq, at_ms=at_ms, **_changes(record, event, body))
 
 

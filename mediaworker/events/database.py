@@ -178,7 +178,7 @@ class Database(SqliteFile):
         return bool(self.free_pages) and self._pragma("auto_vacuum") == 2
 
     def checkpoint(self) -> None:
-        """Write the log into the file as far as no reader is in the way, without waiting for any."""
+        """Write as much of the log into the file as is possible without waiting for readers."""
         self.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _raise_floor(self, floor: int) -> None:
@@ -325,7 +325,7 @@ class Database(SqliteFile):
         for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id):
             try:
                 record = calls.apply(record, decode(frame))
-            except (EventError, ValueError):  # damaged as well, or without its beginning
+            except (EventError, ValueError):  # the event is damaged as well, or the call's beginning is missing
                 continue
         return record
 

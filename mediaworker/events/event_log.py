@@ -35,7 +35,9 @@ RETRY_S = 1.0
 STALL_S = 1.0
 """When a commit takes longer, events are handed on without it: live text matters more than its place on the disk."""
 UNSAVED_MAX = 10_000
+"""The most durable events that are kept while the disk refuses them; beyond it the oldest is given up."""
 LINE_MAX = 2 * UNSAVED_MAX
+"""The most entries that wait to be handed on; beyond it transient entries are dropped."""
 LOG_EVERY_S = 60.0
 TAIL = 1024
 """The number of durable events that stay in memory, for short resumptions and for the step from replay to live."""
@@ -57,11 +59,11 @@ class EventLog:
         """Row of the latest event that was given up or erased. A subscriber that resumed before it would miss that
         event without notice, so such cursors are expired. Only grows."""
         self.committed = 0
-        """Row of the latest event on the disk."""
+        """The row of the latest event on the disk."""
         self.row = 0
-        """Row of the latest durable event that was published."""
+        """The row of the latest durable event that was published."""
         self.visible_row = 0
-        """Row of the latest durable event that was handed on."""
+        """The row of the latest durable event that was handed on."""
         self.first_row = 0
         """The first row of this run. From here on rows have no gaps."""
         self.tail: deque[Entry] = deque()
@@ -82,11 +84,11 @@ class EventLog:
 
     @property
     def backlog(self) -> int:
-        """Durable events that are not on disk yet."""
+        """The number of durable events that are not on disk yet."""
         return len(self._unsaved)
 
     def begin(self, head: Head, first_row: int) -> None:
-        """Go on where the store stands. New rows begin at `first_row`."""
+        """Continue from the state of the store. New rows begin at `first_row`."""
         self.row = self.visible_row = self.committed = self._tail_row = head.row
         self.floor, self.first_row = head.floor, first_row
 
@@ -123,7 +125,7 @@ class EventLog:
         return max(self.row + 1, self.first_row)
 
     def put(self, entry: Entry) -> None:
-        """Never blocks. A transient entry is dropped and counted when the line is full of them."""
+        """Queue an entry. Never blocks. When the line is full, a transient entry is dropped and counted."""
         if entry.row is not None:
             self.row = entry.row
             self._keep(entry)
@@ -173,13 +175,13 @@ class EventLog:
         return any(entry.call_id == call_id for entry in self._unsaved)
 
     def frame(self, entry: Entry) -> str:
-        """The entry's frame, with `stored` false while the event is not on the disk."""
+        """Return the entry's frame, with `stored` false while the event is not on the disk."""
         return unstored(entry.frame) if self.is_unsaved(entry) else entry.frame
 
     # -- resumption -------------------------------------------------------------------------------------------------
 
     def raise_floor(self, row: int) -> None:
-        """Cursors before `row` are expired from now on."""
+        """Expire all cursors before `row`."""
         self.floor = max(self.floor, row)
 
     def is_expired(self, row: int) -> bool:
@@ -202,7 +204,8 @@ class EventLog:
             raise ResumeError(EXPIRED_CURSOR)
         if after < until:
             call, types = subscription.call, subscription.types
-            # Rows beyond `until` may be committed and not handed on yet: live subscribers must not see them later.
+            # Rows beyond `until` come from the tail and not from the disk, where events may be that are committed but
+            # not handed on yet: a replay must not show them before the live subscribers see them.
             rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
             # Retention raises the floor before it deletes rows. So a page read without a gap passes this check, and a
             # page from which rows may have been deleted fails it.
@@ -213,7 +216,7 @@ class EventLog:
         # One page per turn of the loop, so that a long resumption does not delay the media.
         await asyncio.sleep(0)
         if after < self._tail_row:
-            return []  # the tail has moved on meanwhile
+            return []  # the tail has lost the next rows meanwhile, so they are read from the disk
         behind = [entry for entry in self.tail if (entry.row or 0) > after][:PAGE]
         if not behind:
             return None

@@ -31,7 +31,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timestamp(unix_s: float) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
+    """Return a Unix time in the form of RFC 3339, in UTC and to the millisecond."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

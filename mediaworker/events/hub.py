@@ -47,7 +47,7 @@ class EventHub(StoredEvents):
         self._latest: dict[str, schema.CallRecord] = {}
         """The open calls, as of the last published event."""
         self.on_shown: list[Callable[[Entry], None]] = []
-        """Called with each event that subscribers are shown."""
+        """Called with each event that subscribers are sent."""
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
         metrics.counter("events_published", "Counts published events by type.", lambda: self.published, "type")

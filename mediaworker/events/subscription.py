@@ -59,7 +59,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Raises EventError."""
+        """Return the cursor of a text that `__str__` made. Raises EventError."""
         first, *more = text.split(".")
         if not more:
             return cls._plain(text)
@@ -163,7 +163,7 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        """Events that can be handed out at once."""
+        """The number of events that can be handed out at once."""
         return len(self._page) + len(self._waiting)
 
     @property
@@ -175,7 +175,7 @@ class Subscription:
         return (self.types is None or entry.type in self.types) and (self.call is None or entry.call_id == self.call)
 
     def offer(self, entry: Entry) -> None:
-        """Called by the hub for every event once the subscription is live. Never blocks."""
+        """Send or queue an event; the hub calls it for every event once the subscription is live. Never blocks."""
         if self._closed is not None or self._done or not self.wants(entry):
             return
         if self._idle and self.send_at_once is not None and self.send_at_once(entry.frame):

@@ -74,14 +74,14 @@ class Head:
 
     store_id: str
     row: int
-    """Highest row id; 0 when empty."""
+    """The highest row id; 0 when the store is empty."""
     reserved: int
     """Subscribers may have seen row ids up to here, although they are not in the file."""
     floor: int
     """Cursors below this row are expired: events after them were erased, or were given up because the disk refused
     them."""
     worker_seq: int
-    """`seq` of the latest event without a call."""
+    """The `seq` of the latest event without a call."""
     open_calls: tuple[CallRecord, ...]
 
 

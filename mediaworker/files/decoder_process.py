@@ -109,7 +109,7 @@ class DecoderProcess:
         await self._stack.aclose()
 
     def grant(self, chunks: int) -> None:
-        """Allow the child to send this many more chunks; also possible before it has begun."""
+        """Allow the child to send this many more chunks; it may be called before the child starts."""
         self._granted += chunks
         self._send(Grant(chunks))
 
@@ -169,7 +169,7 @@ class DecoderProcess:
         log.warning("the decoder of a file died", how=child_process.how(code), file=self._name)
         if code == -signal.SIGXCPU:
             return FileRefused("too_large", f"decoding it takes more than {CPU_S} s of processor time")
-        if code < 0:  # killed by a fault in the file, or for its memory
+        if code < 0:  # killed by a flaw that the file triggers, or by the system for lack of memory
             return FileRefused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
         return FileRefused(
             "internal", f"the decoder of the file failed ({child_process.how(code)}); see the worker's log"

@@ -32,7 +32,7 @@ class IncomingFile:
     """
 
     def __init__(self, directory: Path, *, min_free_bytes: int, path: Path | None = None) -> None:
-        """Raises DiskFull, OSError."""
+        """Create the file. Raises DiskFull, OSError."""
         self._min_free, self.path = min_free_bytes, path
         try:
             make_directory(directory)

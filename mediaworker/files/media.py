@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import av
 import av.error
-import av.subtitles.codeccontext  # PyAV imports both with the first file, when nothing can be opened any more
+import av.subtitles.codeccontext  # PyAV imports both with the first file, when the sandbox forbids opening files
 import av.subtitles.stream
 import numpy as np
 import soxr

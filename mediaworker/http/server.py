@@ -64,10 +64,10 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """The HTTP port: bound by `start`, which raises OSError when it cannot be."""
+    """The HTTP port. `start` binds it, and raises OSError when it cannot."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        """Raises ConfigError for a certificate that cannot be used."""
+        """Configure the server. Raises ConfigError for a certificate that cannot be used."""
         self._settings = settings
         self.certificate = tls = certificate("http", settings.http)
         self.host = http_host(settings)

@@ -63,7 +63,7 @@ class FormReader:
     """Collects a form from the parser's callbacks: the fields, and the bytes of the file until they are written."""
 
     def __init__(self, boundary: bytes) -> None:
-        """Raises BadUpload."""
+        """Begin a form with this boundary. Raises BadUpload for an invalid one."""
         self.fields: dict[str, list[str]] = {}
         self.filename: str | None = None
         self.file = bytearray()

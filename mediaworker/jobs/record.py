@@ -34,10 +34,10 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
 
     url: str
     state: Literal["waiting", "delivered", "failed"] = "waiting"
-    """`waiting`: for the end of the job, or for a try that succeeds."""
+    """`waiting`: until the job has ended and an attempt has succeeded."""
     attempts: int = 0
     next_s: float = 0.0
-    """Unix time of the next try."""
+    """The Unix time of the next attempt."""
     error: str = ""
     """The error of the last attempt; empty when there was none."""
 
@@ -46,7 +46,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job with its state and progress. Times (`…_s`) are Unix seconds, durations seconds of audio."""
 
     id: str
-    """UUIDv7: sorts by creation."""
+    """A UUIDv7, so that ids sort by the time of creation."""
     owner: str
     """The name of the API key that created it."""
     source: Source

@@ -33,7 +33,7 @@ TENS = {
 }
 REPEATS = {"double": 2, "triple": 3, "treble": 3}
 FILLERS = frozenset("uh um er erm ah äh ähm euh eh and then und y et dash hyphen minus space bindestrich".split())
-"""Words that do not end a run of digits."""
+"""Words between digits that do not end a run."""
 HAN = dict(zip("零〇一幺二两三四五六七八九", "0011223456789", strict=True))
 
 

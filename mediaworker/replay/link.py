@@ -41,7 +41,7 @@ class Faults:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the fault."""
+        """Check the faults. Raises ValueError, which names the invalid one."""
         for name in ("loss", "reorder", "duplicate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name):g}: expected a share from 0 to below 1")

@@ -19,7 +19,7 @@ D = TypeVar("D", bound=SqliteFile)
 
 
 class StoreError(MediaworkerError):
-    """A store cannot be opened, read or written; the message says why."""
+    """A store cannot be opened, read or written; the message is the reason."""
 
 
 class StoreUnusable(StoreError):

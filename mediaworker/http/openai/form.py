@@ -59,7 +59,7 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
     granularities = tuple(_many(fields, "timestamp_granularities"))
     if unknown := [each for each in granularities if each not in GRANULARITIES]:
         raise _bad("timestamp_granularities", f"must be one of {', '.join(GRANULARITIES)}, not {unknown[0]!r}")
-    # Clients send `segment`, the default, with any format.
+    # Clients send `segment`, the default, with any format, so only `word` is checked.
     if "word" in granularities and format != "verbose_json":
         raise _bad("timestamp_granularities", "words can only be combined with response_format=verbose_json")
     if "word" in granularities and not can.words:
@@ -68,7 +68,7 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
         raise _bad("include", "log probabilities are not available")
     if _many(fields, "known_speaker_references"):
         raise _bad("known_speaker_references", "not supported, since speakers are told apart by channel, not by voice")
-    _number(fields, "temperature", 0.0, 1.0)  # decoding is greedy: a repeated request has the same answer
+    _number(fields, "temperature", 0.0, 1.0)  # checked and ignored: decoding is greedy
     stream = _boolean(fields, "stream")
     if stream and format not in STREAMED:
         if not model.startswith("whisper-"):

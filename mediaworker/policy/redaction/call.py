@@ -36,7 +36,7 @@ FOR_EVER = float("inf")
 
 
 class Policy:
-    """The section `privacy` with its patterns compiled. Raises ConfigError."""
+    """The settings of `privacy` with compiled patterns, shared by all calls. Raises ConfigError."""
 
     def __init__(self, settings: Settings) -> None:
         privacy = self.settings = settings.privacy
@@ -235,7 +235,8 @@ class CallPrivacy:
         masked_from = 0 if self._masks(body.start_ms, body.end_ms, body.utterance_id) else begun
         carried = len(tail.sequences[0].digits) if tail is not None and tail.sequences else 0
         some = digits.at_most(body.text)
-        # A final may begin a number that continues after a pause.
+        # A partial is searched only when it may show too much of a card number. A final is searched when it has any
+        # digit, because its last digits may begin a number that continues after a pause.
         many = redactor.cards and (carried + some >= GROUP or (some > 0 and isinstance(body, events.TranscriptFinal)))
         runs = list(digits.runs(body.text)) if many or masked_from is not None else []
         spans = redactor.spans(body.text, runs, masked_from=masked_from)
