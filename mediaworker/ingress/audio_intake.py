@@ -1,7 +1,7 @@
-"""Converts a client's audio to the bytes of a leg: G.711 as it is, all else int16 at 16 kHz, resampled once.
+"""The conversion of a client's audio to the bytes of a leg: G.711 unchanged, all else int16 at 16 kHz, resampled once.
 
-Bytes may be cut anywhere: a part of a sample, or of a position of the leg, waits for the rest, and the output does not
-depend on the cuts.
+Bytes may be cut anywhere: an incomplete sample, or an incomplete position of the leg, waits for the rest. So the output
+does not depend on the cuts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mediaworker.events.schema import AudioSuspect
 Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 WIDE_HZ = 16000
 MAX_AHEAD = 8 * WINDOW
-"""Positions that a leg is given ahead of the VAD. All calls wait while a media tick takes the windows that are there,
-so a file that is sent at once is taken at eight times real time and no faster."""
+"""The most positions that a leg receives ahead of the VAD. All calls wait while a media tick processes the windows that
+are due, so a file that is sent at once is processed at eight times real time and no faster."""
 TAIL = 8000
-"""Positions beyond that for the end of a resampler's output."""
+"""Further positions for the end of a resampler's output."""
 SAMPLE_BYTES: dict[Encoding, int] = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 G711: dict[Encoding, Codec] = {"mulaw": Codec.PCMU, "alaw": Codec.PCMA}
 SAME = 1.0 / 32768
@@ -38,7 +38,7 @@ class AudioForm:
     encoding: Encoding
     rate_hz: int
     channels: int = 1
-    """Interleaved, sample by sample; each channel is a leg."""
+    """The number of channels, interleaved sample by sample; each channel is a leg."""
 
     @property
     def codec(self) -> Codec:
@@ -60,7 +60,7 @@ class Converter:
         self._resampler: Any = None
         rate_hz = self.form.rate_hz
         if self.form.codec.wide and rate_hz == WIDE_HZ // 2:
-            self._upsampler = Upsampler()  # late by 2 ms, where soxr holds back 100
+            self._upsampler = Upsampler()  # it delays audio by 2 ms, soxr by 100 ms
         elif self.form.codec.wide and rate_hz != WIDE_HZ:
             import soxr  # only for such a client
 
@@ -76,7 +76,7 @@ class Converter:
         return self._whole(self._resampled(data[:whole]))
 
     def finish(self) -> bytes:
-        """Returns what was held back, padded to a whole position, and starts anew. Half a sample is dropped."""
+        """Return the audio held back, padded to a whole position, and reset. An incomplete sample is dropped."""
         if not self.form.codec.wide:
             return b""
         tail = b""
@@ -104,11 +104,11 @@ class Converter:
         if wrong.any():
             self.nonfinite += int(wrong.sum())
             samples[wrong] = 0.0
-        # Beyond full scale it is clipped once; a resampler would ring for a number near the largest there is.
+        # Clip before resampling: a resampler would ring after a number near the largest float.
         return np.clip(samples, -1.0, 1.0)
 
     def _whole(self, samples: bytes) -> bytes:
-        """Two samples make a position."""
+        """The samples up to a whole number of positions, of two samples each; an odd sample waits."""
         samples = self._odd + samples
         whole = len(samples) // 4 * 4
         self._odd = samples[whole:]
@@ -128,7 +128,7 @@ class AudioIntake:
         self.form = form
         self._channels = [_Channel(call, leg, form) for leg in legs]
         self._rest = b""
-        """A part of a sample of all channels."""
+        """The incomplete last frame (one sample of each channel)."""
 
     def receive(self, data: bytes, now: float) -> None:
         for channel, part in zip(self._channels, self._parts(data), strict=True):
@@ -145,7 +145,7 @@ class AudioIntake:
         return [samples[:, number].tobytes() for number in range(len(self._channels))]
 
     def finish(self, now: float) -> None:
-        """Give the legs everything that waits; a part of a sample is dropped."""
+        """Pass all waiting audio to the legs; an incomplete sample is dropped."""
         self._rest = b""
         for channel in self._channels:
             channel.finish(now)
@@ -163,14 +163,14 @@ class AudioIntake:
         return sum(channel.converter.nonfinite for channel in self._channels)
 
     def advance(self) -> bool:
-        """Give the legs what they have room for; returns whether audio still waits."""
+        """Pass audio to the legs as far as they have room; returns whether audio still waits."""
         return any([channel.advance() for channel in self._channels])
 
 
 class _Channel:
     """Feeds one leg of a call, never more than `MAX_AHEAD` ahead of the VAD; further audio waits here.
 
-    Audio continues where the audio before it ended, or, if the leg has advanced as silence meanwhile, at the present.
+    Audio continues where the previous audio ended, or at the present if the leg has been filled with silence meanwhile.
     """
 
     def __init__(self, call: Call, leg: str, form: AudioForm) -> None:
@@ -180,7 +180,7 @@ class _Channel:
         call.members[leg].judged = True  # here, by the bytes as they come
         self.converter = Converter(form)
         self._check: FormatCheck | None = FormatCheck(form.encoding, form.rate_hz)
-        """None: a suspicion has been told."""
+        """The check of the declared format; None once a suspicion has been published."""
         self._pending = b""
         self._now = 0.0
 
@@ -193,7 +193,7 @@ class _Channel:
         self.advance()
 
     def _judge(self, data: bytes, now: float) -> None:
-        """Tell once that the audio is most likely not in the format that was declared."""
+        """Publish once that the audio is most likely not in the declared format."""
         if self._check is None:
             return
         if self._pending:
@@ -203,7 +203,7 @@ class _Channel:
             self._call.publish(self._call.elapsed_ms(), AudioSuspect(self._name, found.why, found.detail))
 
     def finish(self, now: float) -> None:
-        """Give the leg everything that waits."""
+        """Pass all waiting audio to the leg."""
         self._now = now
         self._pending += self.converter.finish()
         self.advance(MAX_AHEAD + TAIL)
@@ -212,14 +212,14 @@ class _Channel:
         """Use another encoding or rate from here on. Another codec ends the open utterance."""
         self.finish(now)
         if form.codec is not self.form.codec:
-            self._pending = b""  # empty unless the shell has read on although the session is ahead
+            self._pending = b""  # not empty only if the shell read on although the session was ahead
             self._call.media_changed(self._name, form.codec, None, None)
         self.form, self.converter = form, Converter(form, self.converter.nonfinite)
         if self._check is not None:
             self._check = FormatCheck(form.encoding, form.rate_hz)
 
     def advance(self, limit: int = MAX_AHEAD) -> bool:
-        """Give the leg what it has room for; returns whether audio still waits."""
+        """Pass audio to the leg as far as it has room; returns whether audio still waits."""
         size = self.form.codec.position_bytes
         while self._pending and not self._call.ending:
             room = (limit - self._leg.ahead) * size

@@ -37,26 +37,28 @@ from mediaworker.ingress.runner import Backlog, OnMessages, PeerHeartbeat
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long the peer may take for its part of a close; a peer that reads nothing has twice as long."""
+"""The timeout for the peer's part of a close; a peer that reads nothing gets twice as long."""
 READ_AGAIN_BYTES = 1 << 17
-"""So much has to be taken before the socket is read again."""
+"""The room in the backlog that must have become free before the socket is read again."""
 MAX_FRAGMENTS = 4096
-"""Frames of one message. Empty ones would count towards no limit of bytes."""
+"""The most frames of one message. Without this limit a peer could send empty frames for ever."""
 WRITE_BYTES = 1 << 15
-"""Output that waits for the peer before the session, and reading, wait as well."""
+"""The unsent output from which on the session, and reading, wait for the peer."""
 
-# The library logs every port scanner's half handshake with a traceback; what matters is logged here.
+# The library logs a traceback for every port scanner's half handshake. This file logs what matters itself.
 _quiet = logging.getLogger("mediaworker.ingress.websockets")
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 
 
 class MediaConnection(PortConnection):
-    """Implements `runner.MediaSocket`. `task` answers the upgrade as well; None until the request has come whole.
+    """One WebSocket; implements `runner.MediaSocket`.
+
+    `task` answers the upgrade and runs the session; it is None until the whole request has arrived.
 
     Args:
-        batched: connections that the media tick reads, and their file descriptors.
-        rejected: upgrades of the port that did not become a session, by HTTP status.
+        batched: the connections that the media tick reads, with their file descriptors.
+        rejected: the port's counter of upgrades that did not become a session, by HTTP status.
     """
 
     def __init__(
@@ -79,16 +81,16 @@ class MediaConnection(PortConnection):
         self._spoken: tuple[str, ...] = ()
         self._text_as_bytes = False
         self._timer: asyncio.TimerHandle | None = None
-        """Aborts the connection: at first when the handshake takes too long, later when the close does."""
+        """The timer that aborts the connection when the handshake, or later the close, takes too long."""
         self._heartbeat = PeerHeartbeat(heartbeat_s, self._beat)
         self._closing = False
         self._messages = Backlog[tuple[bool, bytes]](port.throttle)
-        """(is text, payload) of messages that wait for the session."""
+        """The messages that wait for the session: (is text, payload)."""
         self._fragments: list[bytes] = []
         self._is_text = False
         """Whether the message in `_fragments` is text."""
         self._framed = False
-        """All that has come so far was plain frames, and `_rest` begins with a frame."""
+        """Whether all input so far was plain frames, so that `_rest` begins with a frame."""
         self._rest = b""
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class MediaConnection(PortConnection):
         self._abort_after(self._settings.start_timeout_s or None)
 
     def data_received(self, data: bytes) -> None:
-        self._heartbeat.heard = True
+        self._heartbeat.alive = True
         if not self._framed or self.websocket.state is State.CONNECTING:
             self._feed(data)
             return
@@ -121,7 +123,7 @@ class MediaConnection(PortConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._batched.pop(self, None)
         self._port.leave(self)
-        self.websocket.receive_eof()  # whatever happened, the state is CLOSED from here on
+        self.websocket.receive_eof()  # from here on the state is CLOSED in any case
         self._abort_after(None)
         self._heartbeat.stop()
         for event in (self._lost, self._arrived, self._writable):
@@ -149,7 +151,7 @@ class MediaConnection(PortConnection):
             return None
 
     async def send(self, output: str | bytes) -> None:
-        if self.websocket.state is State.OPEN:  # else the next `receive` says that it is over
+        if self.websocket.state is State.OPEN:  # else the next `receive` returns None
             if isinstance(output, str):
                 self.websocket.send_text(output.encode())
             else:
@@ -158,7 +160,7 @@ class MediaConnection(PortConnection):
             await self._writable.wait()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close with this code unless a close has begun already; returns when the TCP connection is gone."""
+        """Close with this code, unless a close has begun already; returns when the TCP connection is gone."""
         self.disable_batch_reads()
         if self.websocket.state is State.OPEN:
             self.websocket.send_close(code, reason)
@@ -169,10 +171,10 @@ class MediaConnection(PortConnection):
         await self._lost.wait()
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
-        """Plain text goes straight to `on_messages` from now on, and is read once per media tick unless `is_ahead`.
+        """Pass plain text directly to `on_messages` from now on, read once per media tick unless `is_ahead`.
 
-        Nothing happens while messages wait, and for clients that have sent other than plain frames. With TLS messages
-        go straight to `on_messages`, but as they come.
+        This does nothing while messages wait, and for clients that have sent other than plain frames. With TLS,
+        messages are passed directly to `on_messages` as well, but whenever they arrive.
         """
         if not self._framed or self._on_messages is not None or self._messages:
             return
@@ -182,12 +184,12 @@ class MediaConnection(PortConnection):
             self._update_reading()
 
     def disable_batch_reads(self) -> None:
-        """The event loop reads this connection again."""
+        """Let the event loop read this connection again."""
         if self._batched.pop(self, None) is not None:
             self._update_reading()
 
     def read_batch(self, fd: int, room: bytearray) -> int:
-        """Read what has come; returns its size."""
+        """Read and process the bytes that have arrived; returns their number."""
         if not self._writable.is_set() or self._is_ahead():
             return 0
         try:
@@ -197,7 +199,7 @@ class MediaConnection(PortConnection):
         except OSError:
             count = 0
         if not count:
-            self.disable_batch_reads()  # the transport finds the end of the stream, or the fault, by itself
+            self.disable_batch_reads()  # the transport will detect the end of the stream, or the error, itself
             return 0
         self.data_received(bytes(memoryview(room)[:count]))
         return count
@@ -206,12 +208,12 @@ class MediaConnection(PortConnection):
 
     @property
     def _given_up(self) -> bool:
-        """We have closed first, or failed the connection: no message is taken any more."""
+        """Whether we closed first, or failed the connection, so that further messages are dropped."""
         return self.websocket.close_sent is not None and self.websocket.close_rcvd_then_sent is not True
 
     def _feed(self, data: bytes) -> None:
         if self.task is not None and self.websocket.state is State.CONNECTING:
-            self._framed = False  # the client does not wait for the answer to its upgrade
+            self._framed = False  # the client sends frames without waiting for the response to its upgrade
         self.websocket.receive_data(data)
         self._flush()
         for event in self.websocket.events_received():
@@ -244,14 +246,14 @@ class MediaConnection(PortConnection):
         self._drop_given_up()
 
     def _drop_given_up(self) -> None:
-        """What waits may begin within a message, and would keep the peer's close from being read."""
+        """Drop waiting messages after our close: a full backlog would keep the peer's close from being read."""
         if self._given_up:
             self._messages.clear()
             self._fragments.clear()
             self._update_reading()
 
     def _flush(self) -> None:
-        """Send what the library has to say, and bound the wait for the end if that was the last of it."""
+        """Write the library's output, and set the closing timeout if that was the last of it."""
         for data in self.websocket.data_to_send():
             if self.transport.is_closing():
                 break
@@ -306,7 +308,7 @@ class MediaConnection(PortConnection):
             self._messages.clear()
 
     async def _answer(self, path: str, request: Request) -> tuple[Response, SessionFactory | None]:
-        """The response to an upgrade, and what opens the session when it is 101."""
+        """The response to an upgrade, and the function that opens the session if it is 101."""
         try:
             endpoint = self._endpoints.get(path)
             if endpoint is None:
@@ -333,7 +335,7 @@ class MediaConnection(PortConnection):
             path=path,
             headers=tuple(request.headers.raw_items()),
             peer=peer[0] if peer else "",
-            direct=is_direct("1.1", peer, here),  # the library takes nothing older
+            direct=is_direct("1.1", peer, here),  # the library refuses older versions
         )
 
     def _refusal(self, refused: CallRefused) -> Response:

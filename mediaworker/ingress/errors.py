@@ -1,4 +1,4 @@
-"""What can be wrong with a message of a peer. Either is the peer's fault; it is counted, and the call goes on."""
+"""The errors in a peer's messages. Each is the peer's fault; it is counted, and the call goes on."""
 
 from __future__ import annotations
 

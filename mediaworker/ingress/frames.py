@@ -1,7 +1,7 @@
-"""Cuts the usual frames of a media stream: whole, masked text of up to 65,535 bytes (RFC 6455 section 5.2).
+"""A fast path for the usual frames of a media stream: whole, masked text of up to 65,535 bytes (RFC 6455 section 5.2).
 
-Thousands of them arrive each second, so all frames of a read are cut at once. The WebSocket library handles the rest:
-whole control frames, and everything from the first frame on that is neither.
+Thousands of them arrive each second, so all frames of a read are cut at once. The WebSocket library handles complete
+control frames, and everything from the first frame on that is neither plain text nor control.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _TEXT, _CONTROL, _MASKED = 0x81, 0x88, 0x80
 
 class Split(NamedTuple):
     texts: list[bytes]
-    """Payloads of the text frames, unmasked."""
+    """The payloads of the text frames, unmasked."""
     control: bytes
-    """Control frames (close, ping, pong), unparsed."""
+    """The control frames (close, ping, pong), unparsed."""
     rest: bytes
-    """The start of an incomplete frame; if not `plain`, everything that is left."""
+    """The start of an incomplete frame; if not `plain`, all remaining data."""
     plain: bool
-    """False: the library handles everything from `rest` on."""
+    """Whether all frames so far were plain; if not, the library handles everything from `rest` on."""
 
 
 def split(data: bytes, limit: int) -> Split:

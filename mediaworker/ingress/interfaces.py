@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mediaworker.ingress.session import Session
 
 MAX_AHEAD_S = 5.0
-"""How far ahead of the VAD a client is read; beyond it TCP holds the client back."""
+"""How far a client's audio is read ahead of the VAD; beyond it TCP's flow control slows the client."""
 
 SessionFactory = Callable[[float], Session[Any]]
 """Opens the session of an admitted upgrade; the argument is `now`."""
@@ -24,9 +24,9 @@ class Upgrade:
     """A WebSocket upgrade request before it is answered."""
 
     path: str
-    """Without the query."""
+    """The path without the query."""
     headers: tuple[tuple[str, str], ...]
-    """Names in any case; a repeated header appears as often as it was sent."""
+    """The headers, with names in any case; a repeated header appears as often as it was sent."""
     peer: str
     """The peer's IP address; empty on a Unix socket."""
     direct: bool = True
@@ -39,12 +39,15 @@ class Upgrade:
 
 
 class MediaEndpoint(Protocol):
-    """Serves a path."""
+    """Serves the media WebSockets of a path."""
 
     subprotocols: tuple[str, ...]
-    """The subprotocols it speaks; the answer names the first of them that the client offers."""
+    """The supported subprotocols; the response names the first of them that the client offers."""
     text_as_bytes: bool
-    """The session takes text messages undecoded, like binary ones, which saves a copy."""
+    """Whether the session accepts text messages as undecoded bytes, which saves a copy."""
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises `calls.registry.CallRefused` with the HTTP status to answer."""
+        """Check an upgrade, and return what opens its session.
+
+        Raises `calls.registry.CallRefused` with the HTTP status of the response.
+        """

@@ -1,4 +1,4 @@
-"""The media listener: WebSockets that carry audio, on a port of their own and without a web framework.
+"""The media listener: WebSockets that carry audio, on a separate port and without a web framework.
 
 Streaming connections are read together once per media tick, and their plain frames are cut at once: behind ASGI each
 message would cost a wake-up, a task switch and several times the work. Compression is not negotiated, because µ-law
@@ -28,9 +28,9 @@ from mediaworker.ingress.runner import Throttle
 LEGS = 2
 """The number of legs that most connections carry."""
 SWEEP_BYTES = 1 << 16
-"""How much is read before the event loop runs again: 200 messages, less than 2 ms of work."""
+"""The number of bytes read before the event loop runs again: 200 messages, less than 2 ms of work."""
 READ_BYTES = 1 << 14
-"""How much is read from one connection at a time: about a second of one track, which may exceed `MAX_AHEAD_S`."""
+"""The bytes read from one connection at a time: about a second of one track, which may exceed `MAX_AHEAD_S`."""
 
 _BODY = refusal_body(503, "too many connections")
 _FULL = (
@@ -54,9 +54,9 @@ class MediaListener(MediaPort[MediaConnection]):
         limit = ConnectionLimit(settings.max_connections, settings.max_connections // 2)
         super().__init__(settings.host or LOOPBACK, settings.port, limit, throttle)
         self.rejected: Counter[int] = Counter()
-        """Upgrades that did not become a session, by HTTP status."""
+        """The number of upgrades that did not become a session, by HTTP status."""
         self.unfinished = 0
-        """Connections that closed without a valid HTTP request."""
+        """The number of connections that closed without a valid HTTP request."""
         self.batched: dict[MediaConnection, int] = {}
         self.certificate = certificate("media", settings)
         self._settings, self._endpoints, self._heartbeat_s = settings, endpoints, heartbeat_s
@@ -110,7 +110,7 @@ class MediaListener(MediaPort[MediaConnection]):
 
     @property
     def connections(self) -> int:
-        """Connections whose upgrade was accepted and whose close has not begun."""
+        """The number of connections whose upgrade was accepted and whose close has not begun."""
         return sum(connection.websocket.state is State.OPEN for connection in self._connections)
 
     def leave(self, connection: MediaConnection) -> None:

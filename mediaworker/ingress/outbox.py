@@ -1,7 +1,7 @@
-"""A session's outputs that its peer has not read yet. No I/O: the shell takes one output at a time.
+"""The queue of a session's outputs that its peer has not read yet. No I/O: the shell fetches one output at a time.
 
-Only the newest partial of each utterance waits; everything else waits in order, up to a bound. A peer that falls
-further behind is disconnected: no promised message is dropped silently.
+Only the newest partial of each utterance is kept; everything else waits in order, up to a bound. A peer that falls
+further behind is disconnected, because no message but a partial may be dropped silently.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 NORMAL, GOING_AWAY, UNSUPPORTED, POLICY, INTERNAL, TRY_LATER = 1000, 1001, 1003, 1008, 1011, 1013
 """Close codes of RFC 6455 section 7.4.1."""
 LINGER_S = 5.0
-"""How long a peer may take to read the last outputs and the close before it is cut off."""
+"""The time that a peer has to read the last outputs and the close before it is disconnected."""
 MAX_WAITING = 256
-"""Messages that wait for one peer, beside partials."""
+"""The most messages that wait for one peer, not counting partials."""
 SLOW = 4008
 """Close code for a peer that does not read, as on `/v1/events`; 4000 to 4999 are private (section 7.4.2)."""
 
@@ -29,7 +29,7 @@ class CloseConnection:
 
     @classmethod
     def of(cls, code: int, reason: str) -> CloseConnection:
-        """Shortens the reason to fit: a close frame holds 125 bytes, two of them the code (section 5.5)."""
+        """A close whose reason is cut to fit: a close frame has at most 125 bytes, two for the code (section 5.5)."""
         return cls(code, reason.encode()[:123].decode(errors="ignore"))
 
 
@@ -38,27 +38,27 @@ Output = str | bytes | CloseConnection
 
 
 class SessionOutbox:
-    """`overrun` stays set once a message did not fit. `close` waits for its turn, `abort` does not."""
+    """The queue. `overrun` stays set once a message did not fit. `close` waits for its turn, `abort` does not."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.overrun = False
         self._limit = limit
         self._waiting: OrderedDict[str | int, Output] = OrderedDict()
-        """Partials by their utterance's id, other outputs by number."""
+        """The waiting outputs: partials by their utterance's id, others by number."""
         self._partials = self._count = 0
         self._closed = False
         self._on_ready: Callable[[], None] = lambda: None
         self._on_abort: Callable[[CloseConnection], None] = lambda close: None
 
     def listen(self, on_ready: Callable[[], None], on_abort: Callable[[CloseConnection], None]) -> None:
-        """`on_ready`: `next` has an output; `on_abort`: close now and send nothing more."""
+        """Set the callbacks: `on_ready` when `next` has an output, `on_abort` to close at once without sending more."""
         self._on_ready, self._on_abort = on_ready, on_abort
         if self._waiting:
             on_ready()
 
     @property
     def room(self) -> int:
-        """How many more messages fit."""
+        """The number of further messages that fit."""
         return max(0, self._limit - len(self._waiting) + self._partials)
 
     def send(self, message: str | bytes) -> None:
@@ -68,7 +68,7 @@ class SessionOutbox:
         """Send a partial in place of the utterance's previous one."""
         if self._closed:
             return
-        # It moves to the end: in its predecessor's place it would overtake later outputs.
+        # The new partial goes to the end: in its predecessor's place it would overtake later outputs.
         self._partials += self._waiting.pop(utterance_id, None) is None
         self._waiting[utterance_id] = message
         self._on_ready()
@@ -83,17 +83,17 @@ class SessionOutbox:
         self._closed = True
 
     def abort(self, code: int = SLOW, reason: str = "what waits is not read") -> None:
-        """Close now and drop what waits; by default because the peer does not read."""
+        """Close now and drop the queue; by default because the peer does not read."""
         self.discard()
         self._on_abort(CloseConnection.of(code, reason))
 
     def discard(self) -> None:
-        """Drop what waits and all that follows: the connection is gone."""
+        """Drop the queue and all later outputs, because the connection is gone."""
         self._waiting.clear()
         self._partials, self._closed = 0, True
 
     def next(self) -> Output | None:
-        """The oldest, or None when nothing waits."""
+        """Remove and return the oldest output; None if the queue is empty."""
         if not self._waiting:
             return None
         key, output = self._waiting.popitem(last=False)

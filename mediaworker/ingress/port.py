@@ -1,4 +1,4 @@
-"""A port of media connections: its socket, its limits, and the end of a connection that is refused."""
+"""A port of media connections: its listening socket, its limits, and the handling of refused connections."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ log = structlog.get_logger()
 
 BACKLOG = 1024
 REFUSED_WAIT_S = 2.0
-"""How long a refused peer may take to begin its request, and to close."""
+"""The time that a refused peer has to begin its request, and to close."""
 REFUSED_BYTES = 1 << 16
-"""How much of what a refused peer sends is read."""
+"""The most bytes that are read from a refused peer."""
 
 
 class PortConnection(asyncio.Protocol):
-    """A connection of a `MediaPort`, and the part of `runner.MediaSocket` that all kinds share."""
+    """A connection of a `MediaPort`, with the part of `runner.MediaSocket` that all kinds of connection share."""
 
     broken = False
 
     def __init__(self, owner: MediaPort[Any]) -> None:
         self.task: asyncio.Task[None] | None = None
-        """Runs the session; None: there is none yet, or the connection has been refused."""
+        """The task that runs the session; None before the session, or if the connection has been refused."""
         self.peer = ""
         self._port, self._loop = owner, asyncio.get_running_loop()
         self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -48,7 +48,7 @@ class PortConnection(asyncio.Protocol):
             self.begin()
 
     def begin(self) -> None:
-        """The connection has been admitted."""
+        """Set the connection up, once it has been admitted."""
         raise NotImplementedError
 
     def pause_writing(self) -> None:
@@ -81,7 +81,7 @@ class PortConnection(asyncio.Protocol):
             await self.close(code, reason)
 
     async def close(self, code: int, reason: str) -> None:
-        """Close it; returns when the TCP connection is gone."""
+        """Close the connection; returns when the TCP connection is gone."""
         raise NotImplementedError
 
 
@@ -92,13 +92,13 @@ class MediaPort(Generic[ConnectionT]):
     """Accepts connections, and refuses those beyond its limits.
 
     Args:
-        host: an empty one is every address.
+        host: the address to listen on; empty for every address.
     """
 
     name: ClassVar[str]
     """The port's name in the log."""
     refused_answer: ClassVar[bytes] = b""
-    """What a refused peer is answered, once its request comes."""
+    """The response to a refused peer, which is sent once its request begins."""
 
     def __init__(self, host: str, port: int, limit: ConnectionLimit, throttle: Throttle) -> None:
         self.host, self.limit, self.throttle = host, limit, throttle
@@ -113,7 +113,7 @@ class MediaPort(Generic[ConnectionT]):
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Raises OSError when the port is taken."""
+        """Listen. Raises OSError if the port is in use."""
         self._server = await asyncio.get_running_loop().create_server(
             self.make_connection, self.host or None, self._configured_port, backlog=BACKLOG, **self._tls()
         )
@@ -133,7 +133,7 @@ class MediaPort(Generic[ConnectionT]):
         await asyncio.gather(*(connection.close(1001, "") for connection in connections))
         await end_tasks(
             *(connection.task for connection in connections)
-        )  # one whose session is ahead of the VAD would wait for that
+        )  # a session that is ahead of the VAD would otherwise wait for it
         await self._server.wait_closed()
         self._server = None
 
@@ -149,7 +149,7 @@ class MediaPort(Generic[ConnectionT]):
         return self.limit.enter(peer)
 
     def enter(self, connection: ConnectionT) -> bool:
-        """Count the connection; False: it is refused, and its transport is another protocol's now."""
+        """Count the connection, and return whether it is admitted. A refused one is handled by `RefusedConnection`."""
         why = "" if self._stopping else self.admit(connection.peer)
         if why:
             now = asyncio.get_running_loop().time()
@@ -161,23 +161,23 @@ class MediaPort(Generic[ConnectionT]):
         return True
 
     def leave(self, connection: ConnectionT) -> None:
-        """The connection is gone, and its session has ended."""
+        """Forget a connection that is gone, and whose session has ended."""
         self._connections.discard(connection)
 
 
 class RefusedConnection(asyncio.Protocol):
-    """A refused connection, whose transport it takes over. It is answered, and what the peer sends is read to its end.
+    """The protocol of a refused connection: it sends the response, and reads the peer's input until the peer closes.
 
-    An answer waits for the request, because many clients expect nothing before. A connection that is closed while
-    something is unread is reset: a client may lose the answer, and Asterisk takes a reset for a fault of the network,
-    not for a hang-up. A peer that finds no place is closed at once.
+    The response waits for the request, because many clients expect no data before it. If a connection is closed with
+    unread input, the kernel resets it: the client may lose the response, and Asterisk treats a reset as a network error
+    instead of a hang-up. If there are too many refused connections already, this one is closed at once.
     """
 
     def __init__(self, transport: asyncio.Transport, peer: str, places: ConnectionLimit, answer: bytes) -> None:
         self._transport, self._peer, self._places, self._answer = transport, peer, places, answer
         self._unread = REFUSED_BYTES
         self._timer: asyncio.TimerHandle | None = None
-        """None: it holds no place."""
+        """The timeout; None if the connection was closed at once."""
         transport.set_protocol(self)
         if places.enter(peer):
             transport.write(answer)

@@ -1,4 +1,4 @@
-"""Runs a media session over its connection: messages, outputs, deadlines and back-pressure.
+"""The runner of a media session over its connection: messages, outputs, deadlines and back-pressure.
 
 `run_session` is the only loop; the media, the HTTP and the AudioSocket port differ in the socket they give it.
 """
@@ -29,26 +29,27 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 WAITING_BYTES, WAITING_BYTES_OF_ALL, WAITING_BYTES_ALWAYS = 1 << 26, 1 << 28, 1 << 18
-"""Messages that were read and wait for their session: so much of one connection, and so much of all together, but for
-what each may always have. Beyond it the socket is not read. It is half an hour of audio at 16 kHz: a client that sends
-a file at once closes when its pings, which come behind, are not answered within twenty seconds."""
+"""The limits on bytes that were read and wait for their session: of one connection, of all together, and what each
+connection may always hold. Beyond them the socket is not read. The first is half an hour of audio at 16 kHz. It is that
+large because a client that sends a file at once sends its pings after the audio, and gives up when they are not
+answered within twenty seconds."""
 MESSAGE_BYTES = 128
-"""What a message takes besides its payload."""
+"""The memory of a message in addition to its payload."""
 
 STILL_BEATS = 3
-"""So many heartbeats on which nothing had moved in either direction, and the peer is gone."""
+"""The number of heartbeats without any progress in either direction after which the peer counts as gone."""
 
 
 OnMessages = Callable[[Sequence[bytes]], bool]
-"""Takes messages; returns False when the session takes single messages again."""
+"""Processes messages; returns False when the session must receive single messages again."""
 
 
 class MediaSocket(Protocol):
     broken: bool
-    """The connection was lost by a fault, and not because the peer closed it."""
+    """Whether the connection was lost by an error, and not closed by the peer."""
 
     async def receive(self) -> str | bytes | None:
-        """The next message, or None once the connection is gone. Cancelling it loses no message."""
+        """The next message, or None once the connection is gone. Cancelling this loses no message."""
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
         """Pass messages directly to `on_messages` from now on, if this socket can; see `connection.MediaConnection`."""
@@ -59,19 +60,19 @@ class MediaSocket(Protocol):
 
 
 class Throttle:
-    """Holds back sessions whose client is ahead of the VAD, whose owner calls `release` after every step."""
+    """Holds back sessions whose client is ahead of the VAD. The owner of the VAD calls `release` after every step."""
 
     def __init__(self) -> None:
         self.held = 0
-        """How many sessions are held back now."""
+        """The number of sessions that are held back now."""
         self.holds = 0
-        """How often a session was held back."""
+        """The number of times that a session was held back."""
         self.waiting_bytes = 0
-        """Of the messages of all connections that wait for their sessions."""
+        """The size of all messages of all connections that wait for their sessions."""
         self._stepped: asyncio.Future[None] | None = None
 
     def is_full(self, waiting: int) -> bool:
-        """Whether a connection of which so many bytes wait is not read now."""
+        """Whether a connection with this many waiting bytes must not be read now."""
         return waiting > WAITING_BYTES or (waiting > WAITING_BYTES_ALWAYS and self.waiting_bytes > WAITING_BYTES_OF_ALL)
 
     def release(self) -> None:
@@ -80,7 +81,7 @@ class Throttle:
             self._stepped = None
 
     async def wait(self, session: Session[Any]) -> None:
-        """Returns once the session is no longer ahead."""
+        """Wait until the session is no longer ahead."""
         self.held += 1
         self.holds += 1
         try:
@@ -93,20 +94,20 @@ class Throttle:
 
 
 async def run_session(session: Session[Any], socket: MediaSocket, throttle: Throttle) -> None:
-    """Run a session until its connection is gone. Whatever happens, `session.connection_lost` is called."""
+    """Run a session until its connection is gone. `session.connection_lost` is called in any case."""
     await _SessionRun(session, socket, throttle).run()
 
 
 class PeerHeartbeat:
     """Calls `beat`, which sends a ping, every `period_s` from `start` to `stop`, and judges whether the peer is gone.
 
-    Proxies cut a connection that is silent (nginx after a minute), so pings go out even when nobody speaks. A peer that
-    has vanished closes nothing: it is found by what no longer moves.
+    Proxies close an idle connection (nginx after a minute), so pings are sent even during silence. A peer that has
+    vanished sends no close, so it is detected by the lack of progress in both directions.
     """
 
     def __init__(self, period_s: float, beat: Callable[[], None]) -> None:
-        self.heard = False
-        """Something has come since the last heartbeat: a pong or anything else."""
+        self.alive = False
+        """Whether anything has arrived since the last heartbeat, a pong or other data."""
         self._period_s, self._beat = period_s, beat
         self._still = self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -120,13 +121,16 @@ class PeerHeartbeat:
             self._timer = None
 
     def is_peer_gone(self, unread: int, *, held_back: bool) -> bool:
-        """To be asked once a heartbeat. `unread`: bytes that wait for the peer to take them; fewer is a movement.
+        """Judge whether the peer is gone; to be called once per heartbeat.
 
-        `held_back`: the peer is not read, because it is ahead. Its pongs wait behind its audio, so it is not judged.
+        Args:
+            unread: the bytes that the peer has not read yet; a smaller number than before is progress.
+            held_back: the peer is not being read, because it is ahead. Its pongs are queued after its audio, so it
+                cannot be judged.
         """
-        moved = self.heard or held_back or unread < self._unread
+        moved = self.alive or held_back or unread < self._unread
         self._still = 0 if moved else self._still + 1
-        self.heard, self._unread = False, unread
+        self.alive, self._unread = False, unread
         return self._still >= STILL_BEATS
 
     def _next(self) -> None:
@@ -135,19 +139,19 @@ class PeerHeartbeat:
 
 
 class Backlog(Generic[T]):
-    """Messages of one connection that were read and wait for its session, counted with those of all others."""
+    """The messages of one connection that wait for its session. They count towards the limit over all connections."""
 
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
         self._messages: deque[tuple[T, int]] = deque()
-        """Each with its bytes."""
+        """(message, its bytes)."""
         self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._messages)
 
     def append(self, message: T, size: int) -> None:
-        """`size`: bytes of its payload."""
+        """Add a message with a payload of `size` bytes."""
         self._messages.append((message, size + MESSAGE_BYTES))
         self._count(size + MESSAGE_BYTES)
 
@@ -161,7 +165,7 @@ class Backlog(Generic[T]):
         self._count(-self._bytes)
 
     def full(self, room: int = 0) -> bool:
-        """Whether no more is to be read now, or not before there is so much room."""
+        """Whether reading must pause, either now or until there are `room` bytes of room."""
         return self._throttle.is_full(self._bytes + room)
 
     def _count(self, more: int) -> None:
@@ -170,7 +174,7 @@ class Backlog(Generic[T]):
 
 
 class _SessionRun:
-    """Receives and sends concurrently, and calls the session at its deadline."""
+    """One run of a session: it receives and sends concurrently, and calls the session at its deadline."""
 
     def __init__(self, session: Session[Any], socket: MediaSocket, throttle: Throttle) -> None:
         self._session, self._socket, self._throttle = session, socket, throttle
@@ -223,7 +227,7 @@ class _SessionRun:
                     self._ready.clear()
                     await self._ready.wait()
                 if isinstance(output, CloseConnection):
-                    self._throttle.release()  # a held-back session has ended, and no step of the VAD may follow
+                    self._throttle.release()  # wake a held-back session that has ended: no VAD step may follow
                     await self._socket.close(output.code, output.reason)
                     return
                 await self._socket.send(output)
@@ -233,7 +237,7 @@ class _SessionRun:
 
     def _on_ready(self) -> None:
         self._ready.set()
-        self._set_timer()  # a session's last output brings its deadline nearer
+        self._set_timer()  # with its last output a session sets an earlier deadline
 
     def _on_abort(self, close: CloseConnection) -> None:
         self._throttle.release()
@@ -261,7 +265,7 @@ class _SessionRun:
 
 
 class _StarletteSocket:
-    """What comes is read by `read`, which has to run, so that the framework sees the pings behind it."""
+    """A WebSocket of the HTTP port. `read` must run all the time, so that the framework gets to pings after audio."""
 
     broken = False
 
@@ -272,7 +276,7 @@ class _StarletteSocket:
         self._changed = asyncio.Event()
 
     async def read(self) -> None:
-        """Until the connection is over."""
+        """Read messages until the connection has ended."""
         try:
             while not self._over and (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 data: str | bytes | None = message.get("text")
@@ -291,7 +295,7 @@ class _StarletteSocket:
             self._changed.set()
 
     def forget(self) -> None:
-        """Nobody takes what waits."""
+        """Drop the waiting messages."""
         self._messages.clear()
         self._changed.set()
 

@@ -1,11 +1,13 @@
-"""The base of all media sessions: what one connection is, whatever dialect its peer speaks. No I/O.
+"""The base of all media sessions: the state machine of one connection, independent of its peer's dialect. No I/O.
 
     WAITING ──a call is opened──▶ STREAMING ──the audio is over──▶ FINISHING ──▶ CLOSED
        └─ refused, too late ─────────┴─ lost, silent, hung up ────────┴────────────┘
 
-A dialect is a subclass. It says what a message is (`read`), what each does in each state (`table`), and what it sends.
-Its one rule: a wrong message is counted and the call goes on; only a connection that cannot become a call is closed.
-The base has what no dialect may get wrong: the states, the deadlines, refusals, every way a call ends, and the counts.
+A dialect is a subclass. It defines how messages are parsed (`read`), what each does in each state (`table`), and what
+is sent.
+One rule holds for all: a wrong message is counted and the call goes on; only a connection that cannot become a call is
+closed.
+The base contains what is the same for all dialects: states, deadlines, refusals, every way a call ends, and counters.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ T = TypeVar("T")
 
 class SessionState(Enum):
     WAITING = auto()
-    """Connected; there is no call yet."""
+    """The peer is connected, but has no call yet."""
     STREAMING = auto()
-    """The call takes audio."""
+    """The call accepts audio."""
     FINISHING = auto()
-    """The call takes no more audio; its finals, or the peer's close, are on their way."""
+    """The call accepts no more audio; its finals, or the peer's close, are still to come."""
     CLOSED = auto()
-    """Nothing is taken any more; what waits to be sent may still go."""
+    """No input is accepted; queued output may still be sent."""
 
 
 class SessionChange(Enum):
@@ -51,22 +53,22 @@ TRANSITIONS: Mapping[tuple[SessionState, SessionChange], SessionState] = {
     (SessionState.STREAMING, SessionChange.FINISH): SessionState.FINISHING,
     (SessionState.STREAMING, SessionChange.CLOSE): SessionState.CLOSED,
     (SessionState.FINISHING, SessionChange.CLOSE): SessionState.CLOSED,
-    # The error that tells of an end may be one too many, a session may be cut off while it flushes, and each is lost
-    # after its close.
+    # An end may be reported twice, a session may be cut off while it flushes, and each connection is lost after its
+    # close. None of these changes a later state.
     (SessionState.FINISHING, SessionChange.FINISH): SessionState.FINISHING,
     (SessionState.CLOSED, SessionChange.FINISH): SessionState.CLOSED,
     (SessionState.CLOSED, SessionChange.CLOSE): SessionState.CLOSED,
 }
-"""Every change that can happen. Any other is a fault of ours."""
+"""Every possible transition. Any other is a bug of ours."""
 
 Kind = type | int
-"""The type of a message, or its number where a protocol has numbers."""
+"""The type of a message, or its number if the protocol numbers its messages."""
 Handler = Callable[..., None]
-"""A method that takes the message, in the type of its key."""
+"""A method that handles a message of the type in its key."""
 
 
 class Hooks(TypedDict, total=False):
-    """What an ingress gives its sessions; see the arguments of `Session`."""
+    """The arguments that an ingress passes to its sessions; see `Session`."""
 
     counters: Any
     on_problem: Callable[[str, str], None]
@@ -77,38 +79,38 @@ class Session(Generic[C]):
     """One connection. No input raises: a wrong message is counted, answered, or ends the connection.
 
     Args:
-        now: in seconds, on the clock of every later `now`.
-        start_timeout_s: how long the peer may take to begin its call.
-        counters: those of the dialect, which all its sessions share.
+        now: the present in seconds, by the same clock as every later `now`.
+        start_timeout_s: the time that the peer has to begin its call.
+        counters: the counters of the dialect, which all its sessions share.
         on_problem: writes a log line about a problem, with a detail.
         on_lost: called once, when the connection is gone.
     """
 
     table: ClassVar[Mapping[tuple[SessionState, Any], Handler]] = {}
-    """What each kind of message does in each state, by the type that `read` returns. In a state without any entry
-    messages are ignored; in the others a kind without one is unexpected."""
+    """(state, type that `read` returns) → handler. In a state without any entry messages are ignored; in other states a
+    type without an entry is unexpected."""
     new_counters: ClassVar[type[IngressCounters]] = IngressCounters
     naming: ClassVar[str] = "{}"
-    """Names a thing of the dialect in the log, such as "Twilio {}"."""
+    """The template for names in the log, such as "Twilio {}"."""
     message_word: ClassVar[str] = "message"
     connection_word: ClassVar[str] = "stream"
     first_message: ClassVar[str] = "start message"
     """The message that begins a call, for the log."""
     never_began: ClassVar[str] = "no_start"
-    """The reason under which connections that end before it are counted; empty: they are not."""
+    """The label under which connections count that end before their call begins; empty if they are not counted."""
     batched: ClassVar[bool] = False
-    """While it streams, messages are audio that needs no answer and may come in batches."""
+    """Whether messages in STREAMING are audio that needs no response and may be passed in batches."""
     silent_s: float = 60.0
-    """How long a peer may send nothing while it streams; 0: for any time."""
+    """The longest silence of a peer in STREAMING; 0 for no limit."""
     max_waiting: ClassVar[int] = MAX_WAITING
-    """How many messages may wait to be sent, beside partials."""
+    """The most messages that may wait to be sent, not counting partials."""
     linger_s: ClassVar[float | None] = LINGER_S
-    """How long a peer may take to read the last outputs; None: the connection itself bounds it."""
+    """The time that a peer has to read the last outputs; None if the connection itself limits it."""
 
     _rows: ClassVar[Mapping[SessionState, Mapping[Kind, Handler]]] = {state: {} for state in SessionState}
 
     def __init_subclass__(cls) -> None:
-        # Hashing an Enum member takes a Python call: the hot path looks up the row once per state, not per message.
+        # Hashing an Enum member costs a Python call, so the row is looked up once per state, not once per message.
         cls._rows = {
             state: {kind: handler for (at, kind), handler in cls.table.items() if at is state} for state in SessionState
         }
@@ -132,8 +134,8 @@ class Session(Generic[C]):
         self._on_problem, self._on_lost = on_problem, on_lost
         self._lost = False
         self._start_timeout_s = start_timeout_s
-        self._now = self._heard_s = now
-        """`_now`: the time of the latest input; `_heard_s`: when the peer last showed that it is there."""
+        self._now = self._active_s = now
+        """`_now` is the time of the latest input; `_active_s` is when the peer last gave a sign of life."""
         self._until_s: float | None = now + start_timeout_s
         """The deadline in every state but STREAMING."""
         self._digit_rate = DigitRate()
@@ -142,7 +144,7 @@ class Session(Generic[C]):
 
     @property
     def call_id(self) -> str | None:
-        """None before there is a call."""
+        """The call's id; None before there is a call."""
         return self.call.id if self.call is not None else None
 
     @property
@@ -151,7 +153,7 @@ class Session(Generic[C]):
 
     @property
     def streaming(self) -> bool:
-        """Whether messages are audio that needs no answer, and may be passed in batches."""
+        """Whether messages are audio that needs no response, and may be passed in batches."""
         return self.batched and self.state is SessionState.STREAMING
 
     @property
@@ -159,10 +161,10 @@ class Session(Generic[C]):
         """When to call `expire`. If it has moved later by then, `expire` does nothing."""
         if self.state is not SessionState.STREAMING:
             return self._until_s
-        return self._heard_s + self.silent_s if self.silent_s else None
+        return self._active_s + self.silent_s if self.silent_s else None
 
     def is_ahead(self) -> bool:
-        """Whether more has arrived than the legs take for now: the shell reads no further."""
+        """Whether more audio has arrived than the legs accept now, so that the shell must stop reading."""
         if self.state is not SessionState.STREAMING or self._audio is None or self.call is None or self.call.ending:
             return False
         if ahead := self._audio.advance() or self._is_overdue():
@@ -171,7 +173,7 @@ class Session(Generic[C]):
         return ahead
 
     def receive(self, message: str | bytes, now: float) -> None:
-        """Take one message."""
+        """Handle one message."""
         self._now = now
         if self._row:
             try:
@@ -184,10 +186,10 @@ class Session(Generic[C]):
                 self._handle(type(typed), typed)
 
     def resume(self, now: float) -> None:
-        """The peer is no longer ahead: take what has been kept of its messages, which in most dialects is nothing."""
+        """Handle messages that were kept while the peer was ahead; most dialects keep none."""
 
     def expire(self, now: float) -> None:
-        """The deadline has passed; does nothing when it has moved meanwhile."""
+        """Act on the deadline, unless it has moved meanwhile."""
         self._now = now
         if self.is_ahead():
             self._on_unread()
@@ -206,7 +208,10 @@ class Session(Generic[C]):
                 self.outbox.abort()
 
     def connection_lost(self, now: float, *, broken: bool = False) -> None:
-        """The connection is gone; `broken`: by a fault, and not because the peer closed it. Idempotent."""
+        """End the session after the loss of its connection. Idempotent.
+
+        `broken`: the connection was lost by an error, and not closed by the peer.
+        """
         if self._lost:
             return
         self._lost, self._now = True, now
@@ -221,18 +226,18 @@ class Session(Generic[C]):
         self.outbox.discard()
         self._on_lost()
 
-    # -- what a dialect says ------------------------------------------------------------------------------------------
+    # -- what a dialect defines ---------------------------------------------------------------------------------------
 
     def read(self, message: str | bytes) -> object:
-        """The message, in a type that `table` has. Raises MalformedMessage or UnknownMessage, and nothing else."""
+        """Parse a message into a type of `table`. Raises MalformedMessage or UnknownMessage, and nothing else."""
         raise NotImplementedError
 
     def _disconnected(self, broken: bool) -> str:
-        """Counts the loss of a connection that streamed, and returns the reason of `call.ended`."""
+        """Count the loss of a connection in STREAMING, and return the reason for `call.ended`."""
         return "disconnected"
 
-    def _say_goodbye(self) -> None:
-        """Send what the dialect says when the worker hangs up; the close follows."""
+    def _send_goodbye(self) -> None:
+        """Send the dialect's message for a hang-up by the worker; the close follows."""
 
     def _is_overdue(self) -> bool:
         """Whether the engine is too far behind for further audio."""
@@ -244,7 +249,7 @@ class Session(Generic[C]):
     # -- the beginning of a call --------------------------------------------------------------------------------------
 
     def try_open(self, open_call: Callable[[], T]) -> T | None:
-        """What `open_call` returns, or None when the call is refused, and with it the connection."""
+        """The result of `open_call`, or None if the call is refused, which also refuses the connection."""
         try:
             return open_call()
         except CallRefused as refused:
@@ -252,12 +257,12 @@ class Session(Generic[C]):
             return None
 
     def begin(self, call: Call, legs: tuple[str, ...], form: AudioForm | None = None) -> None:
-        """The call is open, and takes audio of this form; None: the dialect gives the legs their audio itself."""
+        """Begin to stream into an open call. `form` is that of the audio; None if the dialect feeds the legs itself."""
         self.call, self._legs = call, legs
         if form is not None:
             self._audio = AudioIntake(call, legs, form)
         self._change(SessionChange.OPEN)
-        self._heard_s = self._now
+        self._active_s = self._now
         self.counters.started += 1
 
     # -- within a call ------------------------------------------------------------------------------------------------
@@ -286,7 +291,7 @@ class Session(Generic[C]):
         self._audio.receive(data, self._now)
 
     def _receive_digit(self, leg: str, digit: str) -> bool:
-        """Give a digit to a leg; False: it is no digit, or comes too fast. The log never has the digit itself."""
+        """Pass a digit to a leg; returns False if it is no digit, or came too fast. Digits are never logged."""
         assert self.call is not None
         if digit not in DIGITS:
             self.counters.malformed += 1
@@ -306,8 +311,8 @@ class Session(Generic[C]):
         self._until_s = None if after_s is None else self._now + after_s
 
     def _on_unread(self) -> None:
-        """The peer is held back: what it has sent waits for us, so that it cannot be called silent."""
-        self._heard_s = self._now
+        """Count the peer as active: it is held back, so its silence is ours."""
+        self._active_s = self._now
 
     def _on_start_timeout(self) -> None:
         self.refuse("start_timeout", POLICY, f"no {self.first_message} within {self._start_timeout_s:g} s")
@@ -322,36 +327,36 @@ class Session(Generic[C]):
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def hang_up(self) -> None:
-        """The worker ends the call: the open utterance still gets its final."""
+        """End the connection because the worker ends the call; the open utterance still gets its final."""
         if self.state is SessionState.STREAMING:
             self._finish_audio()
-            self._say_goodbye()
+            self._send_goodbye()
             self.close(NORMAL, "call ended by the worker")
 
     def refuse(self, why: str, code: int, reason: str) -> None:
-        """The connection cannot become a call. `why` is the label under which it is counted."""
+        """Refuse a connection that cannot become a call. `why` is the label under which it is counted."""
         self.counters.refuse(why)
         self._on_problem(f"{self._named(self.connection_word)} refused", reason)
         self.close(code, reason)
 
     def refuse_call(self, refused: CallRefused) -> None:
-        # Waiting does not help against a 403, but against a full or draining worker it does.
+        # A retry helps with a full or draining worker, but not after a 403.
         self.refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
 
     def leave(self, reason: str, code: int, why: str) -> None:
-        """End the call with this reason, and the connection with it."""
+        """End the call with this reason, and the connection."""
         self._finish_audio()
         self._end(reason)
         self.close(code, why)
 
     def _end(self, reason: str) -> None:
-        """End the call, in which the connection may have been the last of several."""
+        """End the call; a dialect with shared calls ends it only with its last connection."""
         assert self.call is not None
         self.call.on_hangup = None
         self.call.end(reason)
 
     def close(self, code: int, reason: str) -> None:
-        """Close the connection once everything that waits has been sent."""
+        """Close the connection once all queued output has been sent."""
         self._change(SessionChange.CLOSE)
         self._set_deadline(self.linger_s)
         self.outbox.close(code, reason)

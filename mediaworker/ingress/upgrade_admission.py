@@ -1,4 +1,4 @@
-"""Admits upgrades to media WebSockets: the checks, counts and log lines that their ingresses share."""
+"""The admission of upgrades to media WebSockets: the checks, counters and log lines that all such ingresses share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class MediaIngress(Generic[C]):
     text_as_bytes = False
     new_counters: Callable[[], C]
     refused_event: ClassVar[str]
-    """The log line of a refusal for lack of room."""
+    """The event name in the log of a refusal for lack of capacity."""
 
     def __init__(self, settings: Settings, registry: CallRegistry, failures: AuthFailures | None = None) -> None:
         self.counters = self.new_counters()
         self._settings, self._registry = settings, registry
         self._failures, self._notices = failures or AuthFailures(), Notices()
         self._open: Counter[str] = Counter()
-        """Sessions by the name of their key."""
+        """The number of open sessions by the name of their key."""
 
     def use(self, settings: Settings) -> None:
         """Use these settings for sessions that begin from now on."""
@@ -38,7 +38,7 @@ class MediaIngress(Generic[C]):
 
     @property
     def sessions(self) -> int:
-        """How many are open."""
+        """The number of open sessions."""
         return self._open.total()
 
     def check_key(
@@ -49,9 +49,10 @@ class MediaIngress(Generic[C]):
         page_keys: Collection[str] = (),
         challenge: str = "",
     ) -> Access:
-        """Check the API key in `headers`, by default those of the upgrade. Raises CallRefused 401 or 403.
+        """Check the API key in `headers`, by default those of the upgrade. Raises CallRefused with 401 or 403.
 
-        `challenge` replaces the challenge of a 401; `page_keys` are those of pages that were opened without an API key.
+        `challenge` replaces the challenge of a 401. `page_keys` are the keys of pages that were opened without an API
+        key.
         """
         access = decide(
             headers if headers is not None else upgrade.headers,
@@ -71,7 +72,7 @@ class MediaIngress(Generic[C]):
         raise CallRefused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
 
     def check_room(self, upgrade: Upgrade) -> None:
-        """Raises CallRefused 503 while no call is taken."""
+        """Raises CallRefused with 503 while no call can be accepted."""
         if (refusal := self._registry.refusal()) is not None:
             raise self.refuse("capacity", upgrade, refusal)
 
@@ -82,7 +83,10 @@ class MediaIngress(Generic[C]):
         return refused
 
     def opening(self, upgrade: Upgrade, make: Callable[..., Session[C]], key_name: str = "") -> SessionFactory:
-        """Opens and counts the session of an admitted upgrade; `make` takes `now` and the `session.Hooks`."""
+        """The function that opens and counts the session of an admitted upgrade.
+
+        `make` is called with `now` and the `session.Hooks`.
+        """
 
         def left() -> None:
             self._open[key_name] -= 1

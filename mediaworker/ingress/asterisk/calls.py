@@ -1,7 +1,7 @@
-"""Calls that several WebSocket channels share: each side of a conversation is a connection, and a leg.
+"""Calls that several WebSocket channels share: each side of a conversation has its own connection, and is one leg.
 
 Connections with the same `MEDIAWORKER_CALL` share one call, which ends with the last of them. A connection joins only
-with the same API key, because the name of a call is no secret.
+with the same API key, because a call's name is not secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mediaworker.calls.shared import Connection, SharedCall, SharedCalls
 from mediaworker.ingress.asterisk.messages import MediaStart
 
 MAX_LEGS = 8
-"""The most legs of one call: each takes a row of the VAD."""
+"""The most legs of one call: each occupies a row of the VAD's batch."""
 MAX_CUSTOM, MAX_CUSTOM_CHARS = 32, 500
 MAX_NAME = 200
 OVERRIDES = ("language", "profile", "context")
@@ -27,14 +27,14 @@ _LEG = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
 
 class AsteriskCalls(SharedCalls[Connection]):
-    """By the API key's name and `MEDIAWORKER_CALL`."""
+    """The shared calls, by the API key's name and `MEDIAWORKER_CALL`."""
 
     def __init__(self, registry: CallRegistry) -> None:
         super().__init__()
         self._registry = registry
 
     def join(self, owner: str, start: MediaStart, codec: Codec, connection: Connection) -> tuple[Call, str, bool]:
-        """The call that this connection names, or one of its own; its leg there; True: the call was open before.
+        """(call, leg, joined) for a connection: it joins the call that it names (`joined`), or opens a new one.
 
         Raises CallRefused.
         """
@@ -66,7 +66,7 @@ class AsteriskCalls(SharedCalls[Connection]):
         )
 
     def _join_leg(self, shared: SharedCall[Connection], own: Mapping[str, str], codec: Codec) -> str:
-        """Opens another leg, or takes one whose connection has gone. Raises CallRefused."""
+        """Open another leg, or reuse one whose connection is gone. Raises CallRefused."""
         call, wanted = shared.call, _leg_name(own)
         leg, number = wanted, 2
         while leg in shared.seats:

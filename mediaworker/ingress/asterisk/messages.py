@@ -1,7 +1,7 @@
-"""The control messages of Asterisk's WebSocket channels, in both of their forms.
+"""The control messages of Asterisk's WebSocket channels, in their text form and their JSON form.
 
-Events are `NAME key:value key:value`, or with `control_message_format = json` an object with `event`; only that one
-has the channel's variables. Commands are answered in the form in which the peer speaks. Format: docs.asterisk.org,
+Events are `NAME key:value key:value`, or with `control_message_format = json` an object with `event`; only the JSON
+form has the channel's variables. Commands are sent in the form that the peer uses. Format: docs.asterisk.org,
 Configuration/Channel-Drivers/WebSocket.
 """
 
@@ -29,7 +29,7 @@ FORMATS: dict[str, AudioForm] = {
     "slin96": AudioForm("pcm_s16le", 96000),
     "slin192": AudioForm("pcm_s16le", 192000),
 }
-"""Asterisk's names of codecs."""
+"""Asterisk's name of a codec → the form of its audio."""
 PLAIN = frozenset(
     {
         "DTMF_END", "ERROR", "MEDIA_BUFFERING_COMPLETED", "MEDIA_MARK_PROCESSED", "MEDIA_START", "MEDIA_XOFF",
@@ -38,14 +38,14 @@ PLAIN = frozenset(
 )  # fmt: skip
 ANSWER, HANGUP, GET_STATUS = "ANSWER", "HANGUP", "GET_STATUS"
 MAX_COMMAND = 128
-"""Bytes; Asterisk leaves longer ones unread."""
+"""The most bytes of a command; Asterisk ignores longer ones."""
 _VARIABLE = re.compile(r"_{0,2}MEDIAWORKER_([A-Z]+)\Z", re.IGNORECASE)
-"""A variable that channels inherit keeps its underscores."""
+"""A variable for us. One that child channels inherit begins with one or two underscores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An event that asks nothing of us."""
+    """An event that needs no action."""
 
     event: str
     text: str = ""
@@ -58,20 +58,21 @@ class DtmfEnd:
 
 @dataclass(frozen=True, slots=True)
 class MediaStart:
-    """The channel is connected: what it is, and what its audio is."""
+    """The channel is connected: its identity, its variables and the format of its audio."""
 
     format: str
     connection_id: str = ""
-    """Of a connection that Asterisk opened, the name of the client in websocket_client.conf: the same for all calls."""
+    """For connections that Asterisk opens, the client's name in websocket_client.conf, which is the same for all calls.
+    """
     channel: str = ""
     channel_id: str = ""
-    """Unique, since 20.17."""
+    """The channel's unique id, which Asterisk sends since 20.17."""
     variables: dict[str, str] = field(default_factory=dict)
     json: bool = False
 
     @property
     def own(self) -> dict[str, str]:
-        """The variables for us: `MEDIAWORKER_LANGUAGE` is `language` here."""
+        """The variables for us by their short names: `MEDIAWORKER_LANGUAGE` is `language`."""
         matches = ((_VARIABLE.match(name), value) for name, value in self.variables.items())
         return {match[1].lower(): value for match, value in matches if match is not None and value}
 
@@ -85,7 +86,7 @@ _MAX_VALUE, _MAX_VARIABLES = 4000, 64
 
 
 def parse(text: str) -> Event:
-    """One text message. Raises MalformedMessage or UnknownMessage, and nothing else."""
+    """Parse one text message. Raises MalformedMessage or UnknownMessage, and nothing else."""
     json = text.lstrip().startswith("{")
     fields = _json(text) if json else _plain(text)
     event = fields.get("event", "")
@@ -133,7 +134,7 @@ def _plain(text: str) -> dict[str, str]:
         name, colon, value = word.partition(":")
         if colon and re.fullmatch(r"[a-z_]{1,40}", name):
             last, fields[name] = name, value
-        elif last:  # names of channels may hold spaces
+        elif last:  # channel names may contain spaces
             fields[last] += f" {word}"
     return fields
 
@@ -146,7 +147,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _variables(value: object) -> dict[str, str]:
-    """Those that are text; a channel has a few."""
+    """The variables whose value is text, ours first, at most _MAX_VARIABLES."""
     if not isinstance(value, dict):
         return {}
     pairs = ((name, text[:_MAX_VALUE]) for name, text in value.items() if isinstance(text, str))

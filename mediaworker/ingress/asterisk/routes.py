@@ -1,4 +1,4 @@
-"""`WS /asterisk/media`: which WebSocket channels of Asterisk may connect, and the session of each."""
+"""`WS /asterisk/media`: it admits WebSocket channels of Asterisk and creates their sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEDIA = "/asterisk/media"
 
 
 class AsteriskIngress(MediaIngress[AsteriskCounters]):
-    """Implements `interfaces.MediaEndpoint`."""
+    """The ingress for Asterisk's WebSocket channels; implements `interfaces.MediaEndpoint`."""
 
     subprotocols: tuple[str, ...] = ("media",)
     new_counters = AsteriskCounters
@@ -38,7 +38,7 @@ class AsteriskIngress(MediaIngress[AsteriskCounters]):
         )
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises CallRefused 401, 403 or 503."""
+        """Check an upgrade, and return what opens its session. Raises CallRefused with 401, 403 or 503."""
         headers, challenge = bearing(upgrade.headers), 'Basic realm="mediaworker"'
         access = self.check_key(upgrade, headers=headers, challenge=challenge)
         self.check_room(upgrade)
@@ -46,9 +46,9 @@ class AsteriskIngress(MediaIngress[AsteriskCounters]):
 
 
 def bearing(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers with a bearer key in place of a user name and a password, which is the key.
+    """The headers with basic authentication replaced by a bearer key: the password is the key.
 
-    Asterisk's websocket_client.conf holds nothing else; the user name may be anything.
+    Asterisk's websocket_client.conf only supports user name and password; the user name may be anything.
     """
     return [
         (name, f"Bearer {_password(value)}" if name.lower() == "authorization" and _is_basic(value) else value)
@@ -61,7 +61,7 @@ def _is_basic(value: str) -> bool:
 
 
 def _password(value: str) -> str:
-    """The password (RFC 7617), or empty, which is no key."""
+    """The password of basic authentication (RFC 7617); empty, which is no valid key, if it is malformed."""
     try:
         text = base64.b64decode(value.strip().partition(" ")[2].strip(), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

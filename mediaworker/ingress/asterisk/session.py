@@ -1,7 +1,7 @@
 """One WebSocket channel of Asterisk as a state machine without I/O.
 
-MEDIA_START opens its leg. The protocol has no hang-up besides the end of the connection. Asterisk makes silence itself
-while nothing is sent to it, so no audio goes back.
+MEDIA_START opens its leg. The protocol has no hang-up other than the end of the connection. Asterisk generates silence
+while it receives nothing, so this session sends no audio.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, UNSUPPORTED
 from mediaworker.ingress.session import Hooks, Session, SessionState
 
 EARLY_BYTES = 32_000
-"""How much audio may wait for MEDIA_START, which it can overtake (Asterisk 22.7 under load): a second of slin16."""
+"""The most bytes of audio that wait for MEDIA_START, a second of slin16. Asterisk 22.7 may send audio first under load.
+"""
 SILENT_S = 60.0
 """How long a channel may send nothing before Asterisk is asked for its status. A held channel sends no audio."""
 PROBE_S = 10.0
 FORGOTTEN_S = 3600.0
-"""How long a channel that still answers may send no audio before it is hung up, as a SIP call on hold is: its far end
-has gone, and nothing has taken it out of its bridge."""
+"""How long a channel that still answers may send no audio before it is hung up, as a SIP call on hold is. By then its
+far end is probably gone, and nothing has removed the channel from its bridge."""
 
 
 @dataclass(slots=True)
 class AsteriskCounters(IngressCounters):
-    """Over all channels, since the start of the worker. Plain integers for `/metrics`."""
+    """The totals over all channels since the start of the worker, for `/metrics`."""
 
     refused: Counter[str] = counter_by("reason", "Counts refused channels of Asterisk by reason.")
     events: int = counter("Counts control messages received on Asterisk's WebSocket channels.")
@@ -50,7 +51,7 @@ class AsteriskCounters(IngressCounters):
 
 
 class AsteriskSession(Session[AsteriskCounters]):
-    """One channel is one leg, of a call that it may share with others."""
+    """One channel, which is one leg of a call that it may share with other channels."""
 
     new_counters = AsteriskCounters
     naming = "{} of Asterisk's"
@@ -60,7 +61,7 @@ class AsteriskSession(Session[AsteriskCounters]):
     def __init__(
         self, settings: Settings, owner: str, calls: AsteriskCalls, now: float, **hooks: Unpack[Hooks]
     ) -> None:
-        """`owner`: the API key's name, or `loopback`."""
+        """`owner` is the API key's name, or `loopback`."""
         super().__init__(now, settings.media.start_timeout_s, **hooks)
         self._answers, self._owner, self._calls = settings.asterisk.answer, owner, calls
         self._early = b""
@@ -72,14 +73,14 @@ class AsteriskSession(Session[AsteriskCounters]):
     def deadline(self) -> float | None:
         if self.state is not SessionState.STREAMING:
             return super().deadline
-        return min(self._heard_s + SILENT_S + PROBE_S * self._probed, self._audio_s + FORGOTTEN_S)
+        return min(self._active_s + SILENT_S + PROBE_S * self._probed, self._audio_s + FORGOTTEN_S)
 
     # -- messages of the peer -----------------------------------------------------------------------------------------
 
     def read(self, message: str | bytes) -> object:
-        """Audio as bytes, an event as text."""
+        """The message as audio (bytes) or as a parsed event (text)."""
         if self.state is SessionState.STREAMING:
-            self._heard_s, self._probed = self._now, False
+            self._active_s, self._probed = self._now, False
         if isinstance(message, bytes):
             self._audio_s = self._now
             return message
@@ -132,7 +133,7 @@ class AsteriskSession(Session[AsteriskCounters]):
     # -- deadlines and ends -------------------------------------------------------------------------------------------
 
     def _on_unread(self) -> None:
-        self._heard_s = self._audio_s = self._now
+        self._active_s = self._audio_s = self._now
 
     def _on_silent(self) -> None:
         if self._now >= self._audio_s + FORGOTTEN_S:
@@ -157,7 +158,7 @@ class AsteriskSession(Session[AsteriskCounters]):
         assert self.call is not None
         self._calls.leave(self.call, self._legs, self, reason)
 
-    def _say_goodbye(self) -> None:
+    def _send_goodbye(self) -> None:
         self._command(messages.HANGUP)
 
     def _command(self, name: str) -> None:

@@ -14,7 +14,7 @@ SLIN = 0x10
 RATES_HZ: dict[int, int] = {
     SLIN: 8000, 0x11: 12000, 0x12: 16000, 0x13: 24000, 0x14: 32000, 0x15: 44100, 0x16: 48000, 0x17: 96000, 0x18: 192000,
 }  # fmt: skip
-"""kind → rate of its int16 little-endian mono samples."""
+"""Frame kind → sample rate of its int16 little-endian mono samples."""
 MAX_FRAME_S = 1.0
 """The longest frame of audio: Asterisk sends 20 ms at a time."""
 
@@ -37,7 +37,7 @@ class Frame:
 
 
 class FrameReader:
-    """Bytes in, whole frames out."""
+    """Cuts a byte stream into frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -51,7 +51,7 @@ class FrameReader:
         return _HEADER.unpack_from(self._data) if len(self._data) >= _HEADER.size else None
 
     def next(self, kind: int | None = None) -> Frame | None:
-        """The next frame, or None while it is incomplete, or if it is of another kind than asked for."""
+        """The next frame, or None while it is incomplete, or if its kind is not the requested one."""
         if (head := self.head) is None or kind not in (None, head[0]):
             return None
         (kind, length), data = head, self._data
@@ -64,5 +64,5 @@ class FrameReader:
 
 
 def silence(kind: int) -> bytes:
-    """A frame of 20 ms."""
+    """A frame with 20 ms of silence."""
     return bytes(Frame(kind, bytes(RATES_HZ[kind] // 50 * 2)))

@@ -1,7 +1,7 @@
 """One AudioSocket connection as a state machine without I/O.
 
-The UUID opens its call. Only a connection that cannot become a call is answered by an error and closed: Asterisk hangs
-up at every frame of ours but audio, an error included.
+The UUID opens its call. An error is sent only to a connection that cannot become a call, and then the connection is
+closed: Asterisk hangs up after every frame from us except audio, even after an error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mediaworker.ingress.session import Hooks, Kind, Session, SessionState
 
 LEG = "main"
 SILENT_S = 3600.0
-"""A call without a frame for so long is ended. Asterisk sends nothing while a caller holds."""
+"""A call without a frame for this long is ended. Asterisk sends nothing while a caller is on hold."""
 NO_AUDIO_S = 1.0
-"""How long we wait for the peer's audio before we send 8 kHz: Asterisk's application gives up after two seconds."""
+"""How long the session waits for the peer's first audio before it sends 8 kHz: Asterisk gives up after two seconds."""
 
 
 @dataclass(slots=True)
 class AudioSocketCounters(IngressCounters):
-    """Over all connections, since the start of the worker. Plain integers for `/metrics`."""
+    """The totals over all connections since the start of the worker, for `/metrics`."""
 
     refused: Counter[str] = counter_by("reason", "Counts refused AudioSocket connections by reason.")
     frames: int = counter("Counts AudioSocket frames received.")
@@ -50,7 +50,10 @@ class AudioSocketCounters(IngressCounters):
 
 
 class AudioSocketSession(Session[AudioSocketCounters]):
-    """Its messages are bytes, cut anywhere. Frames wait inside while the session is ahead, and `resume` goes on."""
+    """The session of one connection, whose messages are bytes cut anywhere.
+
+    Frames wait inside the session while it is ahead of the VAD, and `resume` continues with them.
+    """
 
     new_counters = AudioSocketCounters
     naming = "AudioSocket {}"
@@ -65,7 +68,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self._registry, self._sends_silence = registry, settings.audiosocket.send_audio == "silence"
         self._reader = FrameReader()
         self._kind: int | None = None
-        """The kind of the peer's audio."""
+        """The frame kind of the peer's audio; None before the first audio."""
         self._silence = messages.silence(messages.SLIN)
         self._begun_s = now
 
@@ -83,7 +86,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self.receive(b"", now)
 
     def silence(self, now: float) -> bytes:
-        """What is to be sent every 20 ms: nothing, or a frame of silence of the peer's kind."""
+        """The bytes to be sent every 20 ms: none, or a frame of silence of the peer's kind."""
         known = self._kind is not None or now >= self._begun_s + NO_AUDIO_S
         speaks = self._sends_silence and self.state is SessionState.STREAMING and known
         return self._silence if speaks else b""
@@ -91,13 +94,13 @@ class AudioSocketSession(Session[AudioSocketCounters]):
     def connection_lost(self, now: float, *, broken: bool = False) -> None:
         self._now = now
         while self.state is SessionState.STREAMING and (frame := self._reader.next()) is not None:
-            self._handle(frame.kind, frame)  # the last occasion: a leg has room for a second more
+            self._handle(frame.kind, frame)  # the last chance: a leg has room for another second
         super().connection_lost(now, broken=broken)
 
     # -- frames of the peer -------------------------------------------------------------------------------------------
 
     def _check_first(self, head: tuple[int, int] | None) -> None:
-        """Refuse a peer whose first frame is no UUID: it speaks another protocol."""
+        """Refuse a peer whose first frame is not a UUID, since it uses another protocol."""
         if head is None or head == (messages.UUID, 16):
             return
         kind, length = head
@@ -117,7 +120,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
             self._begun_s = self._now
 
     def _handle(self, kind: Kind, frame: Frame) -> None:
-        self._heard_s = self._now
+        self._active_s = self._now
         if kind in self._row:
             super()._handle(kind, frame)
         else:
@@ -135,7 +138,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self.leave("hangup", NORMAL, "")
 
     def _audio_frame(self, frame: Frame) -> None:
-        """Take this frame and those of its kind that arrived with it: a resampler takes them all at the cost of one."""
+        """Process this frame with those of its kind that arrived with it, which saves calls of the resampler."""
         assert self.call is not None
         kind = frame.kind
         if kind != self._kind:
@@ -191,7 +194,7 @@ class AudioSocketSession(Session[AudioSocketCounters]):
         self._on_problem("AudioSocket call refused", refused.reason)
         self.close(TRY_LATER, refused.reason)
 
-    def _say_goodbye(self) -> None:
+    def _send_goodbye(self) -> None:
         self._send(messages.HANGUP)
 
     def _send(self, kind: int) -> None:

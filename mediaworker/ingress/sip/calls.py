@@ -1,4 +1,4 @@
-"""Opens a `Call` for each SIP call: the handler of the SIP endpoint's events."""
+"""The handler of the SIP endpoint's events: it opens a `Call`, or a leg of one, for each SIP call."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from sip.protocol.siprec import Participant, same_people
 log = structlog.get_logger()
 
 MAIN = "main"
-"""The leg of a SIP call that is no recording session; what routes and headers call its own leg, whichever it takes."""
+"""The leg of a SIP call that is no recording session. Routes and headers use this name for the SIP call's own leg, even
+if the leg has another name in a shared call."""
 
 
 class SipIngress:
     """Implements `sip.pjsip.call.SipHandler` on the registry.
 
-    `settings` returns the current ones; `refusal` returns why a call would be refused now, by default the registry's
-    reason.
+    `settings` returns the current settings. `refusal` returns why a call would be refused now, by default the
+    registry's reason.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SipIngress:
         self._hold(seat)  # a call may begin on hold
 
     def _seat(self, sip: SipCall) -> Seat:
-        """In a call of its own, or in one that it shares with others. Raises CallRefused."""
+        """The place of the SIP call in a new call, or in one that it shares with others. Raises CallRefused."""
         headers = {name.lower(): value for name, value in sip.headers.items()}
         if sip.recording is None:
             plan = routing.plan(
@@ -83,7 +84,7 @@ class SipIngress:
             )
             if names := shared_names(plan.join, headers):
                 (spec,) = self._specs(sip)
-                # Its own route and headers name who speaks there, whoever has opened the call.
+                # The route and headers of this SIP call name its speaker, whichever SIP call opened the call.
                 spec = replace(spec, role=plan.roles.get(MAIN, "unknown"), name=plan.names.get(MAIN, ""))
                 return self._joined.join(sip, plan.join, names, spec, lambda: self._open(sip, headers, [spec]))
         call = self._open(sip, headers, self._specs(sip))
@@ -91,7 +92,7 @@ class SipIngress:
         return Seat(sip, call)
 
     def _open(self, sip: SipCall, headers: Mapping[str, str], legs: Sequence[LegSpec]) -> Call:
-        """A new call. Raises CallRefused."""
+        """Open a new call. Raises CallRefused."""
         custom = custom_headers(headers, self._settings().sip.headers)
         if sip.recording is not None and sip.recording.sessions:
             custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
@@ -134,7 +135,7 @@ class SipIngress:
             return
         call = seat.call
         for name, stream in _named(seat).items():
-            # Nobody is named while somebody holds or has left; what was said is theirs all the same.
+            # Metadata names no speaker while a participant holds or has left; the earlier speech is still theirs.
             if name in call.members and (speakers := self._speakers(sip, stream)):
                 role, shown = speaker(self._settings().siprec, speakers, stream.label)
                 before, seat.heard[name] = seat.heard.get(name, ()), speakers
@@ -202,7 +203,7 @@ def _named(seat: Seat) -> dict[str, MediaStream]:
 
 
 def _streams(sip: SipCall) -> dict[str, MediaStream]:
-    """What the peer calls a leg → stream. A recording client's unique labels are the names."""
+    """The peer's name of a leg → stream. For a recording session the names are its unique labels."""
     if sip.recording is None:
         return {MAIN: sip.streams[0]} if sip.streams else {}
     named: dict[str, MediaStream] = {}

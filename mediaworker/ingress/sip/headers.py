@@ -1,4 +1,4 @@
-"""Reads the headers of an INVITE: the caller, the entries of `custom`, and the overrides of routes."""
+"""The headers of an INVITE: the caller, the entries of `custom`, the overrides of routes, and names to join by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUSTOM = "x-"
 MAX_HEADERS = 64
 MAX_NAME_CHARS = 64
 MAX_VALUE_CHARS = 2048
-"""The bounds of strangers' text: `custom` is stored and shown with every call."""
+"""The limits on text from peers: `custom` is stored and shown with every call."""
 _NIL = "0" * 32
 _UUID = re.compile("[0-9a-f]{32}")
 _ASSERTED = ("p-asserted-identity", "remote-party-id")
@@ -22,11 +22,15 @@ _HIDDEN = frozenset(("", "anonymous", "restricted", "unavailable", "unknown", "p
 _URI = re.compile(
     r"<((?:sips?|tel):[^<>\s]+)>|\b(sips?:[^<>\s,\"@]+@[^<>\s,;\"]+|(?:sips?|tel):[^<>\s,;\"]+)", re.IGNORECASE
 )
-"""In angle brackets, or without: then parameters of a user before the `@` are part of it, and others are not."""
+"""A URI in angle brackets, or without. Without them, parameters of the user before the `@` belong to the URI, and
+others do not."""
 
 
 def custom_headers(headers: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:
-    """Those of `named` (in any case), then those that begin with `X-`; `headers` are by their names in lower case."""
+    """The headers for `custom`: those of `named` (in any case), then those that begin with `X-`.
+
+    `headers` are keyed by their names in lower case.
+    """
     names = [name for name in map(str.lower, named) if name in headers]
     names += [name for name in headers if name.startswith(CUSTOM) and not name.startswith(OVERRIDE)]
     kept = [name for name in dict.fromkeys(names) if len(name) <= MAX_NAME_CHARS][:MAX_HEADERS]
@@ -34,7 +38,7 @@ def custom_headers(headers: Mapping[str, str], named: Iterable[str]) -> dict[str
 
 
 def overriding_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Override (`language`, `role.LEG`, …) → value, for `mediaworker.calls.routing.plan`."""
+    """The overrides for `mediaworker.calls.routing.plan`: name (`language`, `role.LEG`, …) → value."""
     found = [(name[len(OVERRIDE) :], value) for name, value in headers.items() if name.startswith(OVERRIDE)]
     return {
         name.replace("role-", "role.").replace("name-", "name."): value[:MAX_VALUE_CHARS]
@@ -43,10 +47,10 @@ def overriding_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def shared_names(rule: str, headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What a conversation is called in the header, or `HEADER;PARAMETER`, of a route's `join`; () without a name.
+    """The names of the conversation in the header, or `HEADER;PARAMETER`, of a route's `join`; () if it has none.
 
-    INVITEs belong together when they share one of the names. Those of `Session-ID` are its UUIDs, in either order: each
-    end of a session makes one of its own, and the nil UUID stands for the end that is not known yet (RFC 7989).
+    INVITEs belong together if they share one of the names. The names in `Session-ID` are its two UUIDs, in either
+    order: each end of a session generates one, and the nil UUID stands for an end that is not known yet (RFC 7989).
     """
     header, _, parameter = rule.lower().partition(";")
     value = headers.get(header, "").strip()
@@ -58,7 +62,7 @@ def shared_names(rule: str, headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _session_uuids(value: str) -> tuple[str, ...]:
-    """None unless all of them are; without `remote` it is a header of RFC 7329."""
+    """The UUIDs of a `Session-ID` header; () unless all are valid. A header of RFC 7329 has no `remote`."""
     local, *parameters = value.lower().split(";")
     parts = (each.partition("=") for each in parameters)
     remote = next((value for name, _, value in parts if name.strip() == "remote"), _NIL)
@@ -67,9 +71,10 @@ def _session_uuids(value: str) -> tuple[str, ...]:
 
 
 def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:
-    """The caller: From, or if that is anonymous (RFC 3323) the identity that the network asserts.
+    """The caller: From, or if that is anonymous (RFC 3323) the identity asserted by the network.
 
-    That is P-Asserted-Identity (RFC 3325) or the older Remote-Party-ID. Only admitted peers can set them.
+    The asserted identity is P-Asserted-Identity (RFC 3325) or the older Remote-Party-ID. Only admitted peers can send
+    them.
     """
     if not _is_hidden(from_uri):
         return from_uri
@@ -87,6 +92,6 @@ def _is_hidden(uri: str) -> bool:
 
 
 def user_part(uri: str) -> str:
-    """`"Ann" <sip:100;npdi@host;p=1>` → `100`; a URI without a user gives its host."""
+    """The user part of an address, or the host without one: `"Ann" <sip:100;npdi@host;p=1>` → `100`."""
     inside = uri.split("<", 1)[-1].split(">", 1)[0]
     return user_of(inside) or host_of(inside) or inside.partition(":")[2].split(";", 1)[0].split("?", 1)[0]

@@ -1,7 +1,7 @@
-"""SIP calls of one conversation, each of which carries one side of it: they share one call, and each is a leg.
+"""SIP calls that each carry one side of a conversation: they share one call, in which each is a leg.
 
-A route says by which header (`join`). The INVITEs must have come from the same address and for the same account,
-because what a conversation is called is no secret. The call ends with the last of them.
+A route names the header that they have in common (`join`). The INVITEs must come from the same address and for the same
+account, because the name of a conversation is not secret. The call ends with the last SIP call.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sip.protocol.siprec import Participant
 log = structlog.get_logger()
 
 MAX_LEGS = 8
-"""The most legs of one call: each takes a row of the VAD until the call ends."""
+"""The most legs of one call: each occupies a row of the VAD's batch until the call ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a SIP call has in a call: a leg, or all of them."""
+    """The place of a SIP call in a call: one of its legs, or all of them."""
 
     sip: SipCall
     call: Call
@@ -41,7 +41,7 @@ class Seat:
 
     @property
     def legs(self) -> Set[str]:
-        """In the order in which they were opened, if there are several."""
+        """The SIP call's legs, in the order in which they were opened."""
         return {self.leg} if self.leg else self.call.members.keys()
 
     def hang_up(self) -> None:
@@ -49,24 +49,24 @@ class Seat:
 
 
 class JoinedCalls(SharedCalls[Seat]):
-    """By account, address, header, and one of the names that the header gives."""
+    """The shared calls, by account, address, header, and each of the names in the header."""
 
     def join(self, sip: SipCall, rule: str, names: Sequence[str], spec: LegSpec, open_call: Callable[[], Call]) -> Seat:
-        """A leg like `spec` in an open call of one of these names, or in a new one. Raises CallRefused."""
+        """Open a leg like `spec` in an open call with one of these names, or in a new call. Raises CallRefused."""
         keys = [(sip.account, sip.peer, rule, name) for name in names]
         shared = self.find(*keys)
         if shared is None:
             shared = self.add(open_call(), *keys)
             leg = spec.leg
         else:
-            leg = self._take_leg(shared, spec)
+            leg = self._claim_leg(shared, spec)
             self.name(shared, *keys)
             log.info("a SIP call has joined another", call_id=shared.call.id, leg=leg, external_id=sip.call_id)
         seat = shared.seats[leg] = Seat(sip, shared.call, leg)
         return seat
 
-    def _take_leg(self, shared: SharedCall[Seat], spec: LegSpec) -> str:
-        """Open another leg, or take one whose SIP call has ended and that has the same speaker. Raises CallRefused."""
+    def _claim_leg(self, shared: SharedCall[Seat], spec: LegSpec) -> str:
+        """Open another leg, or reuse one with the same speaker whose SIP call has ended. Raises CallRefused."""
         call = shared.call
         for leg, member in call.members.items():
             if leg not in shared.seats and (member.spec.role, member.spec.name) == (spec.role, spec.name):
@@ -79,6 +79,6 @@ class JoinedCalls(SharedCalls[Seat]):
         return leg
 
     def give_up(self, seat: Seat, reason: str) -> None:
-        """The SIP call has ended, and the call with it if it was the last."""
+        """Remove an ended SIP call; the call ends if it was the last one."""
         self.leave(seat.call, [seat.leg], seat, reason)
         seat.call.left(seat.leg)

@@ -1,4 +1,4 @@
-"""The speaker on each leg of a recorded call: participants of its metadata, with the configured roles."""
+"""The speaker on each leg of a recorded call: the participants from its metadata, with their configured roles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sip.protocol.siprec import Participant
 
 
 def speaker(settings: Siprec, participants: Sequence[Participant], label: str) -> tuple[Role, str]:
-    """(role, name) of a stream, from the participants who are heard in it.
+    """(role, name) of a stream, from the participants who speak in it.
 
     Without participants the configuration of the label decides. The role is unknown if the participants' roles differ.
     """

@@ -1,7 +1,7 @@
-"""Calls that several Media Streams share: each stream carries one track or both of a call, and a track is a leg.
+"""Calls that several Media Streams share: each stream carries one or both tracks of a call, and each track is a leg.
 
-Streams of one CallSid share one call, which ends with the last of them. Where two carry the same track, the newer one
-has it: Twilio opens the next stream of a call while the end of the one before is still on its way.
+Streams with the same CallSid share one call, which ends with the last of them. If two streams carry the same track, the
+newer one gets it: Twilio opens the next stream of a call before the end of the previous one has arrived.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from mediaworker.calls.shared import Connection, SharedCalls
 from mediaworker.ingress.twilio.messages import StartBody
 
 STALL_S = 15.0
-"""So long a stream may send nothing before its legs go on as silence: it is the network's doing, and what was said
-meanwhile comes when it goes on."""
+"""The time that a stream may send nothing before its legs continue as silence. Twilio sends silence too, so a shorter
+gap is caused by the network, and the delayed audio will still arrive."""
 OWN_PARAMETERS = "mw_"
 OVERRIDES = ("profile", "language", "context")
 ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
-"""Twilio's inbound track is the person on the phone; a route or a parameter may change the role."""
+"""Track → its role by default: Twilio's inbound track is the caller. A route or a parameter may set another role."""
 
 
 class TrackHolder(Connection, Protocol):
     def replaced(self, track: str) -> None:
-        """Another stream of the call has this track from now on."""
+        """Give up the track, which another stream of the call carries from now on."""
 
 
 class TwilioCalls(SharedCalls[TrackHolder]):
-    """By AccountSid and CallSid."""
+    """The shared calls, by AccountSid and CallSid."""
 
     def __init__(self, registry: CallRegistry) -> None:
         super().__init__()
         self._registry = registry
 
     def join(self, start: StartBody, stream: TrackHolder) -> tuple[Call, bool]:
-        """The call of this CallSid, with a leg for each of the stream's tracks; True: it was open before.
+        """(call, joined) for a stream: the call of its CallSid, with a leg for each track, and whether it was open.
 
         Raises CallRefused.
         """
@@ -64,7 +64,7 @@ class TwilioCalls(SharedCalls[TrackHolder]):
             external_id=start.call_sid,
             from_=parameters.get("mw_from", ""),
             to=parameters.get("mw_to", ""),
-            # Twilio says inbound, outbound-api or outbound-dial.
+            # Twilio's values are inbound, outbound-api and outbound-dial.
             direction="outbound" if parameters.get("mw_direction", "").startswith("outbound") else "inbound",
             account=start.account_sid,
             custom={name: value for name, value in parameters.items() if not name.startswith(OWN_PARAMETERS)},
@@ -73,7 +73,7 @@ class TwilioCalls(SharedCalls[TrackHolder]):
 
 
 def _spec(track: str, parameters: Mapping[str, str]) -> LegSpec:
-    """A leg; `parameters` are those of a stream that joins, whose overrides the call's plan does not have."""
+    """The leg of a track. `parameters` are those of a stream that joins, which the call's plan does not include."""
     role = parameters.get(f"role.{track}", "")
     return LegSpec(
         track,

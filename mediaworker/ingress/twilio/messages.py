@@ -1,7 +1,7 @@
-"""Twilio Media Streams messages, typed. Numbers arrive as strings; only what is used is declared.
+"""The messages of Twilio Media Streams as types. Numbers arrive as strings, and only the fields in use are declared.
 
-`sequenceNumber` and `chunk` are ignored on purpose: `timestamp` alone places audio, so wrong values of the other two do
-no harm.
+`sequenceNumber` and `chunk` are ignored on purpose: `timestamp` alone determines the position of audio, so wrong values
+of the other two do no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StartBody(Struct, frozen=True, rename="camel"):
 class MediaBody(Struct, frozen=True):
     track: str
     timestamp: Millis
-    """Milliseconds since the stream started, the same clock for both tracks."""
+    """The milliseconds since the start of the stream, by the same clock for both tracks."""
     payload: bytes
     """µ-law codes; base64 on the wire."""
 
@@ -50,7 +50,7 @@ class MarkBody(Struct, frozen=True):
 
 
 class TwilioMessage(Struct, frozen=True, tag_field="event", rename="camel"):
-    """Base of all messages: the tag is the `event`."""
+    """The base of all messages; the tag is the `event`."""
 
     @property
     def event(self) -> str:
@@ -96,12 +96,12 @@ class _Envelope(Struct, frozen=True):
 
 _decode: Callable[[str | bytes], FromTwilio] = msgspec.json.Decoder(FromTwilio, strict=False).decode
 _peek: Callable[[str | bytes], _Envelope] = msgspec.json.Decoder(_Envelope).decode
-# Deep nesting ends in RecursionError; bytes that are not UTF-8, and lone surrogates, in UnicodeError (a ValueError).
+# Deep nesting raises RecursionError; invalid UTF-8 and lone surrogates raise UnicodeError (a ValueError).
 _ERRORS = (ValueError, RecursionError)
 
 
 def parse(text: str | bytes) -> FromTwilio:
-    """One message. Raises MalformedMessage or UnknownMessage, and nothing else."""
+    """Parse one message. Raises MalformedMessage or UnknownMessage, and nothing else."""
     try:
         return _decode(text)
     except _ERRORS as error:

@@ -1,8 +1,8 @@
-"""Plays sound to the caller of a bidirectional Twilio stream (`<Connect>`). No I/O.
+"""The player of sound to the caller of a bidirectional Twilio stream (`<Connect>`). No I/O.
 
 Twilio plays from its own buffer. A mark follows each sound, and Twilio returns it when the sound has been played or
-cleared, so the player knows how much waits, and tells it in the call's `playback.*` events. A playback is sound without
-a pause: one sound, and those that were queued before it had ended.
+cleared. So the player knows how much is still queued, and publishes it in the call's `playback.*` events. A playback is
+sound without a pause: one sound, and those queued before it had ended.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.messages import written
 
 PIECE_CODES = 3200
-"""µ-law codes of one message to Twilio: 400 ms."""
+"""The µ-law codes per message to Twilio: 400 ms."""
 MAX_PLAYING_S = 300.0
-"""How much sound may wait to be played before further sounds are refused."""
+"""The duration of queued sound from which on further sounds are refused."""
 MAX_SOUNDS = 256
-"""How many sounds may wait to be played."""
+"""The most sounds in the queue."""
 MAX_MESSAGES = 2048
-"""The outbox's bound, which is more than all the messages of `MAX_PLAYING_S`."""
+"""The limit of the outbox, which exceeds the number of messages in MAX_PLAYING_S of sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sound:
     mark: str
-    """The user's name for its end."""
+    """The user's name for the end of the sound."""
     length_ms: float
 
 
 class TwilioPlayer:
-    """Implements `calls.call.Player`; `leg` is the one that hears it."""
+    """The player of one stream; implements `calls.sound.Player`. `leg` is the leg to which it plays."""
 
     def __init__(self, call: Call, leg: str, outbox: SessionOutbox, stream_sid: str, counters: TwilioCounters) -> None:
         self.clears = 0
@@ -43,11 +43,11 @@ class TwilioPlayer:
         self._outbox, self._stream_sid, self._counters = outbox, stream_sid, counters
         self._sounds = 0
         self._waiting: dict[str, _Sound] = {}
-        """The sounds that are not yet played, by Twilio's mark."""
+        """Twilio's mark → a sound that has not been played yet."""
         self._played_ms = 0.0
-        """How much of this playback Twilio has confirmed."""
+        """The part of this playback that Twilio has confirmed."""
         self._since_ms = 0
-        """When the first of the sounds that wait began, in call time."""
+        """The call time at which the first of the waiting sounds began."""
         self._closed = False
 
     @property
@@ -64,7 +64,7 @@ class TwilioPlayer:
         return sum(sound.length_ms for sound in self._waiting.values())
 
     def play(self, codes: bytes, mark: str = "") -> bool:
-        """Send the sound and the mark behind it."""
+        """Send the sound and a mark after it; returns False if the queue is full."""
         messages_needed = len(codes) // PIECE_CODES + 3
         full = self._waiting_ms > MAX_PLAYING_S * 1000 or len(self._waiting) >= MAX_SOUNDS
         if full or self._outbox.room < messages_needed:
@@ -79,24 +79,24 @@ class TwilioPlayer:
         return True
 
     def clear(self) -> None:
-        """Drop all sound that waits; Twilio returns its marks at once."""
+        """Drop all queued sound; Twilio returns its marks at once."""
         self.clears += 1
         self._send("clear")
         if self._waiting:
             first = next(iter(self._waiting.values()))
             self._played_ms += min(first.length_ms, max(0, self._call.elapsed_ms() - self._since_ms))
             self._waiting.clear()
-            self._tell(events.PlaybackCleared(self._leg, round(self._played_ms)))
+            self._publish(events.PlaybackCleared(self._leg, round(self._played_ms)))
             self._end()
 
     def on_mark(self, name: str) -> None:
-        """Twilio has played the sound before this mark, or dropped it."""
+        """Count the sound before this mark as played; Twilio has played or dropped it."""
         sound = self._waiting.pop(name, None)
         if sound is None:  # of a sound that was cleared
             return
         self._played_ms += sound.length_ms
         self._since_ms = self._call.elapsed_ms()
-        self._tell(events.PlaybackMarked(self._leg, sound.mark, round(self._played_ms)))
+        self._publish(events.PlaybackMarked(self._leg, sound.mark, round(self._played_ms)))
         if not self._waiting:
             self._end()
 
@@ -110,13 +110,13 @@ class TwilioPlayer:
         self._waiting[name] = sound
         if begins:
             self._played_ms, self._since_ms = 0.0, self._call.elapsed_ms()
-            self._tell(events.PlaybackStarted(self._leg, sound.mark, 0))
+            self._publish(events.PlaybackStarted(self._leg, sound.mark, 0))
 
     def _end(self) -> None:
-        self._tell(events.PlaybackEnded(self._leg, round(self._played_ms)))
+        self._publish(events.PlaybackEnded(self._leg, round(self._played_ms)))
         self.on_silent()
 
-    def _tell(self, body: events.EventBody) -> None:
+    def _publish(self, body: events.EventBody) -> None:
         self._call.publish(self._call.elapsed_ms(), body)
 
     def _send(self, event: str, **body: object) -> None:

@@ -1,4 +1,4 @@
-"""Twilio's routes: the voice webhook, the stream status, and which upgrades may open a media stream."""
+"""Twilio's routes: the voice webhook, the stream status, and the admission of upgrades to media streams."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = structlog.get_logger()
 
 VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
 TOKEN_TTL_S = 60.0
-"""How long the call-bound token of a webhook's answer is accepted: Twilio connects within a second or two."""
+"""How long the token in a webhook's response is valid: Twilio connects within a second or two."""
 MAX_FIELDS = 200
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
 class TwilioIngress(MediaIngress[TwilioCounters]):
-    """Implements `interfaces.MediaEndpoint` for `WS /twilio/stream`, and serves the two webhooks."""
+    """The Twilio ingress: `interfaces.MediaEndpoint` for `WS /twilio/stream`, and the two webhooks."""
 
     text_as_bytes = True
     new_counters = TwilioCounters
@@ -54,7 +54,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
     ) -> None:
         super().__init__(settings, registry, failures)
         self.statuses: dict[str, int] = {}
-        """Stream status callbacks by StreamEvent."""
+        """The number of stream status callbacks, by StreamEvent."""
         self._unix_time, self._calls = unix_time, TwilioCalls(registry)
         self._tokens = webhook.CallTokens(ttl_s=0.0)
         self.use(settings)
@@ -72,8 +72,10 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises CallRefused 503 while no call can be taken, and 403 for an upgrade without Twilio's signature, or, if
-        there is no auth token, from another machine.
+        """Check an upgrade, and return what opens its session.
+
+        Raises CallRefused with 403 for an upgrade without Twilio's signature or, without an auth token, from another
+        machine; and with 503 while no call can be accepted.
         """
         if self._auth_tokens:
             allowed = webhook.verify(self._auth_tokens, upgrade.header("x-twilio-signature"), self._stream_url)
@@ -94,7 +96,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
     # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
 
     async def voice(self, request: Request) -> Response:
-        """TwiML that sends the call here; 503 while no call can be taken, and Twilio then uses its fallback URL."""
+        """The TwiML that sends the call here; 503, after which Twilio uses its fallback URL, while none is accepted."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
@@ -115,12 +117,12 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
             "mw_direction": form.get("Direction", ""),
             "mw_token": self._tokens.issue(call_sid, self._unix_time()),
         }
-        # Without a public URL only this machine may connect, and its Host header leads back here.
+        # Without a public URL only this machine may connect, so the Host header of the request leads back here.
         stream_url = self._stream_url or f"ws{tls}://{host}{STREAM}"
         status_url = (self._public_url or f"http{tls}://{host}") + STATUS
         twilio = self._settings.twilio
         twiml = webhook.twiml(stream_url, status_url, twilio.mode, twilio.then, parameters.items())
-        # Twilio caches answers to GET unless they forbid it, and a token can be used only once.
+        # Twilio caches responses to GET unless they forbid it, but a token can be used only once.
         return Response(twiml, media_type="text/xml", headers={"Cache-Control": "no-store"})
 
     async def status(self, request: Request) -> Response:
@@ -139,7 +141,7 @@ class TwilioIngress(MediaIngress[TwilioCounters]):
         return Response(status_code=204)
 
     async def _form(self, request: Request) -> dict[str, str] | Response:
-        """The form of an allowed request, or the answer to a refused one."""
+        """The form of an allowed request, or the response to a refused one."""
         peer = request.client.host if request.client else ""
         if not self._auth_tokens and not (is_direct_asgi(request.scope) and is_local(request.headers.items(), peer)):
             return self._refuse(request, peer)
@@ -190,7 +192,7 @@ def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
 
 
 def _stream_url(public_url: str) -> str:
-    """`https://host` → `wss://host/twilio/stream`; empty stays empty."""
+    """The URL of media streams: `https://host` → `wss://host/twilio/stream`; empty stays empty."""
     if not public_url:
         return ""
     parts = urlsplit(public_url)

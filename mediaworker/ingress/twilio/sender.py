@@ -1,4 +1,4 @@
-"""The sending side of a Twilio Media Stream, without I/O: every message as Twilio writes it, and when it is due."""
+"""The sending side of a Twilio Media Stream, without I/O: every message as Twilio writes it, and its due time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ULAW_SILENCE = b"\xff"
 
 
 def new_sid(prefix: str) -> str:
-    """`CA`, `MZ` or `AC` and 32 hex digits."""
+    """A new SID: the prefix (`CA`, `MZ` or `AC`) and 32 hex digits."""
     return prefix + secrets.token_hex(16)
 
 
@@ -45,7 +45,7 @@ class StreamWriter:
         return self._message("start", body)
 
     def media(self, track: str, index: int, payload: bytes) -> str:
-        """Frame `index` of a track, from 0. Chunks count from 1; the timestamp is where the frame begins."""
+        """The message with frame `index` (from 0) of a track. Chunks count from 1; `timestamp` is the frame's start."""
         body = {
             "track": track,
             "chunk": str(index + 1),
@@ -77,11 +77,11 @@ def schedule(
     tail_s: float = 0.0,
     digits: str = "",
 ) -> Iterator[tuple[float, Callable[[], str]]]:
-    """The messages of a stream in order: when each is due, in seconds since the start, and what writes it.
+    """The messages of a stream in order: (due time in seconds since the start, function that writes the message).
 
-    A message is written when it is sent, so that an answer in between takes its sequence number in its turn. `tracks`
-    holds µ-law codes. All tracks last as long as the longest and `tail_s` of silence more; a frame is due when its last
-    sample has been spoken. Digits come one every 500 ms.
+    A message is written when it is sent, so that a response in between gets its sequence number in turn. `tracks` holds
+    µ-law codes. All tracks last as long as the longest one plus `tail_s` of silence; a frame is due when its last
+    sample has been spoken. Digits follow each other every 500 ms.
     """
     yield 0.0, writer.connected
     yield 0.0, partial(writer.start, list(tracks), parameters)

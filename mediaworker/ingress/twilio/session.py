@@ -1,10 +1,10 @@
 """One Twilio Media Stream as a state machine without I/O.
 
-`start` opens its call, and `stop` ends it; Twilio then closes the connection. The table at the end names every pair of
-state and message; a test checks that it is complete.
+`start` opens its call, and `stop` ends it; Twilio then closes the connection. The table at the end contains every pair
+of state and message; a test checks that it is complete.
 
-Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` is
-its position, in whatever order chunks arrive.
+Both tracks share the stream's clock: sample 0 of each leg is the moment at which `start` arrived, and a chunk's
+`timestamp` is its position, in whatever order the chunks arrive.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mediaworker.ingress.twilio.player import MAX_MESSAGES, TwilioPlayer
 SAMPLES_PER_MS = 8
 MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
 MAX_JUMP = MAX_AHEAD
-"""A chunk this far past both the clock and the audio before it has a wrong timestamp."""
+"""A chunk that is this far beyond both the clock and the previous audio has a wrong timestamp."""
 SILENT_S = 60.0
-"""How long a stream may send nothing: Twilio sends 50 messages a second, in silence and on hold too."""
+"""The longest silence of a stream: Twilio sends 50 messages a second, also in silence and on hold."""
 ABSENT = 2 * 8000
-"""How far one track may be behind the other, which goes on: then nothing is sent of it, and it is silent."""
+"""The lag behind the other track from which on a track counts as not being sent, and continues as silence."""
 LINGER_S = 5.0
-"""How long Twilio may take to close after `stop`."""
+"""The time that Twilio has to close the connection after `stop`."""
 
 
 @dataclass(slots=True)
@@ -42,15 +42,15 @@ class _Track:
     base: int
     """The leg's position at the beginning of the stream: 0, unless another stream fed the leg before."""
     end: int
-    """The position after the furthest chunk."""
+    """The end position of the furthest chunk."""
     clear_to: int
-    """Up to here the track was not ahead of the VAD at the last check; the VAD only advances."""
+    """The position up to which the track was not ahead of the VAD at the last check; the VAD never moves back."""
     arrived_s: float = 0.0
-    """When its latest chunk came."""
+    """When the track's latest chunk arrived."""
 
 
 class TwilioSession(Session[TwilioCounters]):
-    """One stream has one or two legs, of a call that it may share with others; all sessions share `calls`."""
+    """One stream with one or two legs, of a call that it may share with others. All sessions share `calls`."""
 
     new_counters = TwilioCounters
     max_waiting = MAX_MESSAGES
@@ -69,12 +69,12 @@ class TwilioSession(Session[TwilioCounters]):
         on_bad_token: Callable[[], object] = lambda: None,
         **hooks: Unpack[Hooks],
     ) -> None:
-        """`check_token(token, callSid, streamSid)`: it was made for this call, is fresh, and no other stream has used
-        it; `on_bad_token`: a `start` had none that was needed, or a wrong one."""
+        """`check_token(token, callSid, streamSid)` returns whether the token was issued for this call, is fresh, and
+        has not been used by another stream. `on_bad_token` is called if a `start` has no valid token but needs one."""
         super().__init__(now, settings.media.start_timeout_s, **hooks)
         self.player: TwilioPlayer | None = None
-        """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
-        error 31924."""
+        """The player of a `<Connect>` stream, which accepts media, mark and clear. Any message to a `<Start>` stream
+        causes Twilio's error 31924."""
         self._calls, self._needs_token = calls, settings.twilio.require_token
         self._check_token, self._on_bad_token = check_token, on_bad_token
         self._stream_sid = ""
@@ -94,14 +94,14 @@ class TwilioSession(Session[TwilioCounters]):
         return ahead
 
     def read(self, message: str | bytes) -> object:
-        """One text message (bytes: not decoded yet)."""
+        """Parse one text message, which may be undecoded bytes."""
         self.counters.messages += 1
         return messages.parse(message)
 
-    # -- one method per kind of message; the table says when each is right --------------------------------------------
+    # -- one method per kind of message; the table defines in which states each is called -----------------------------
 
     def _greet(self, message: messages.ConnectedMessage) -> None:
-        """Nothing to do: `start` says which call this is."""
+        """Do nothing: the call is identified by `start`."""
 
     def _open(self, message: messages.StartMessage) -> None:
         if refusal := self._refusal(message):
@@ -113,21 +113,21 @@ class TwilioSession(Session[TwilioCounters]):
         call, joined = opened
         self._stream_sid, self._origin_s = message.stream_sid, self._now
         self.counters.joined += joined
-        self._tracks = {track: self._take(call.legs[track], self._now) for track in start.tracks}
-        # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
+        self._tracks = {track: self._add_track(call.legs[track], self._now) for track in start.tracks}
+        # A <Connect> stream carries the inbound track only. Any other stream counts as <Start>, which gets no media.
         if start.custom_parameters.get("mw_mode") == "connect" and tuple(self._tracks) == ("inbound",):
             call.player = self.player = TwilioPlayer(call, "inbound", self.outbox, message.stream_sid, self.counters)
         self.begin(call, tuple(self._tracks))
 
-    def _take(self, leg: Leg, now: float) -> _Track:
-        """The stream's clock begins now; a leg that another stream has fed goes on from here."""
+    def _add_track(self, leg: Leg, now: float) -> _Track:
+        """Start the stream's clock on a leg. A leg that another stream has fed continues from the present."""
         leg.anchor(now)
         assert leg.origin_s is not None
         base = max(leg.end, leg.position, round((now - leg.origin_s) * 8000))
         return _Track(leg, base, base, base + MAX_AHEAD)
 
     def _refusal(self, message: messages.StartMessage) -> tuple[str, int, str] | None:
-        """Why this `start` cannot open a call, as the arguments of `_refuse`, or None."""
+        """The reason why this `start` cannot open a call, as the arguments of `refuse`, or None."""
         start = message.start
         form, token = start.media_format, start.custom_parameters.get("mw_token")
         if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
@@ -146,7 +146,7 @@ class TwilioSession(Session[TwilioCounters]):
     def _media(self, message: messages.MediaMessage) -> None:
         media, now = message.media, self._now
         assert self.call is not None
-        if self.call.ending:  # ended from our side: its legs are gone
+        if self.call.ending:  # the worker ended it, so its legs are gone
             self._ignore(message)
             return
         track = self._tracks.get(media.track)
@@ -157,7 +157,7 @@ class TwilioSession(Session[TwilioCounters]):
         if message.stream_sid != self._stream_sid:
             self._stray(message)
             return
-        self._heard_s = now
+        self._active_s = now
         since_start = media.timestamp * SAMPLES_PER_MS
         position = track.base + since_start
         if position - track.end > MAX_JUMP and since_start - int((now - self._origin_s) * 8000) > MAX_JUMP:
@@ -181,7 +181,7 @@ class TwilioSession(Session[TwilioCounters]):
         if message.stream_sid != self._stream_sid:
             self._stray(message)
             return
-        self._heard_s = self._now
+        self._active_s = self._now
         track = message.dtmf.track.removesuffix("_track")
         assert self.call is not None
         if track not in self._tracks or self.call.ending:
@@ -192,7 +192,7 @@ class TwilioSession(Session[TwilioCounters]):
 
     def _mark(self, message: messages.MarkMessage) -> None:
         self.counters.marks += 1
-        self._heard_s = self._now
+        self._active_s = self._now
         if self.player is not None:
             self.player.on_mark(message.mark.name)
 
@@ -232,13 +232,13 @@ class TwilioSession(Session[TwilioCounters]):
         return "disconnected"
 
     def close(self, code: int, reason: str) -> None:
-        """Close now: no sound that waits is played any more."""
+        """Close now, without playing queued sound."""
         self._change(SessionChange.CLOSE)
         self._set_deadline(self.linger_s)
         self.outbox.abort(code, reason)
 
     def replaced(self, track: str) -> None:
-        """Another stream of the call has the track: it is no leg of this one any more."""
+        """Give up a track that another stream of the call carries from now on."""
         del self._tracks[track]
         self.counters.replaced += 1
         reason = f"another stream of this call carries the {track} track"
@@ -247,7 +247,7 @@ class TwilioSession(Session[TwilioCounters]):
             self.close(POLICY, reason)
 
     def _end(self, reason: str) -> None:
-        """The stream is over, and the call with its last one."""
+        """Remove the stream from the call, which ends with its last stream."""
         assert self.call is not None
         self._calls.leave(self.call, self._tracks, self, reason)
 

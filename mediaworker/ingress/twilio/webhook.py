@@ -1,4 +1,4 @@
-"""Twilio's webhook without I/O: signatures, call-bound tokens, and the TwiML that answers a call.
+"""Twilio's webhook without I/O: signatures, call-bound tokens, and the TwiML of the response.
 
 Signature: base64(HMAC-SHA1(auth token, URL as Twilio sees it + POST parameters sorted by name)), in
 `X-Twilio-Signature` on every POST, and on every GET and the WebSocket upgrade, where there are no POST parameters.
@@ -52,15 +52,16 @@ def _spellings(url: str) -> list[str]:
 
 
 class CallTokens:
-    """One-time tokens that bind a media stream to the webhook answer that asked for it.
+    """One-time tokens that bind a media stream to the webhook response that requested it.
 
-    A token is `expiry.nonce.mac`, the HMAC-SHA256 over CallSid, expiry and nonce. The key comes from the auth token, so
-    workers behind one address, and a restarted worker, accept each other's tokens; without an auth token it is random.
+    A token is `expiry.nonce.mac`, with the HMAC-SHA256 over CallSid, expiry and nonce. The key is derived from the auth
+    token, so that workers behind one address, and a restarted worker, accept each other's tokens. Without an auth token
+    the key is random.
 
-    One use, and Twilio's retries: a repeated webhook is answered with a new token, and a failed upgrade has used none,
-    because a token is spent by `start`. A stream that comes back with the *same* streamSid (Twilio repeated the
-    connection) is the same use; the same token for another stream is refused. What was used is remembered until it
-    expires, in this process only: across workers the expiry alone bounds a replay.
+    Tokens tolerate Twilio's retries. A repeated webhook gets a new token, and a failed upgrade uses none, because a
+    token is only used by `start`. A stream with the *same* streamSid (Twilio repeated the connection) is the same use;
+    the same token for another stream is refused. Used tokens are remembered until they expire, in this process only:
+    across workers only the expiry limits a replay.
     """
 
     def __init__(self, auth_tokens: Sequence[str] = (), *, ttl_s: float) -> None:
@@ -69,20 +70,20 @@ class CallTokens:
         self.use(auth_tokens, ttl_s=ttl_s)
 
     def use(self, auth_tokens: Sequence[str], *, ttl_s: float) -> None:
-        """Use these from now on. An issued token stays valid as long as its auth token."""
+        """Use these auth tokens from now on. An issued token stays valid as long as its auth token."""
         self._keys = [
             hmac.digest(token.encode(), b"mediaworker call-bound token", "sha256") for token in auth_tokens if token
         ] or [self._random]
         self._ttl_s = ttl_s
 
     def issue(self, call_sid: str, time_s: float) -> str:
-        """A token for this call. `time_s` is Unix time: tokens cross processes."""
+        """Issue a token for this call. `time_s` is Unix time, because tokens are used across processes."""
         expiry = int(time_s + self._ttl_s) + 1
         nonce = secrets.token_urlsafe(12)
         return f"{expiry}.{nonce}.{self._mac(self._keys[0], call_sid, expiry, nonce)}"
 
     def check(self, token: str, call_sid: str, stream_sid: str, time_s: float) -> bool:
-        """Whether the token is fresh and for this call, and no other stream has used it; this stream then has."""
+        """Whether the token is fresh, for this call, and not used by another stream. If so, this stream uses it."""
         found = re.fullmatch(r"([1-9][0-9]{0,11})\.([A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})", token)
         if found is None:
             return False
@@ -96,19 +97,19 @@ class CallTokens:
 
     @staticmethod
     def _mac(key: bytes, call_sid: str, expiry: int, nonce: str) -> str:
-        # CallSid last: it alone may hold a dot.
+        # CallSid comes last, because it alone may contain a dot.
         digest = hmac.digest(key, f"{expiry}.{nonce}.{call_sid}".encode(errors="replace"), "sha256")
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def twiml(stream_url: str, status_url: str, mode: str, then: str, parameters: Iterable[tuple[str, str]]) -> bytes:
-    """The answer to a voice webhook: it sends a call's audio to `stream_url`.
+    """The response to a voice webhook: TwiML that sends a call's audio to `stream_url`.
 
     Args:
-        status_url: where Twilio posts stream-started, stream-stopped and stream-error; empty: nowhere.
-        mode: `start` forks both tracks and the call goes on with `then`; `connect` gives the call to the stream.
-        then: `twilio.then`, the verbs that go on after `<Start>`.
-        parameters: they come back in the stream's `start` as customParameters.
+        status_url: the URL to which Twilio posts stream-started, stream-stopped and stream-error; empty for none.
+        mode: `start` forks both tracks, and the call goes on with `then`; `connect` hands the call to the stream.
+        then: `twilio.then`, the verbs after `<Start>`.
+        parameters: Twilio returns them in the stream's `start` as customParameters.
     """
     connect = mode == "connect"
     response = Xml.Element("Response")
@@ -124,7 +125,7 @@ def twiml(stream_url: str, status_url: str, mode: str, then: str, parameters: It
 
 
 def busy() -> bytes:
-    """The body of a 503, after which Twilio uses the fallback URL; a client that ignores the status hears busy."""
+    """The body of a 503, after which Twilio uses the fallback URL. A client that ignores the status hears busy."""
     response = Xml.Element("Response")
     Xml.SubElement(response, "Reject", {"reason": "busy"})
     return _document(response)

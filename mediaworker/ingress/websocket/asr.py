@@ -1,4 +1,4 @@
-"""`WS /ws/asr`: a configuration, then audio; partials and finals are sent back with times and revisions."""
+"""`WS /ws/asr`: the client sends a configuration, then audio, and gets partials and finals with times and revisions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AsrSession(StreamSession):
         )
 
     def _early_audio(self, data: bytes) -> None:
-        """Answered once only: a client may stream before it reads the error."""
+        """Report early audio once only: a client may send much before it reads the error."""
         if not self._audio_refused:
             self._audio_refused = True
             self.error(CONFIG_FIRST, "audio before config is not taken")

@@ -1,7 +1,7 @@
-"""The dialects in which a client sends audio and reads its words: the built-in ones, and those of installed packages.
+"""The dialects for clients that send audio and receive text: the built-in ones, and those of installed packages.
 
-A package offers its own, a subclass of `StreamSession`, under the entry point group `mediaworker.dialects`;
-CONTRIBUTING.md shows a whole one.
+A package offers its dialect, a subclass of `StreamSession`, in the entry point group `mediaworker.dialects`;
+CONTRIBUTING.md shows a complete one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUILT_IN: tuple[type[StreamSession], ...] = (AsrSession, TranscribeSession)
 
 
 def dialects(taken: Collection[str] = ()) -> dict[str, type[StreamSession]]:
-    """The installed dialects, by path. Raises ConfigError for one that cannot be used, or whose path is taken."""
+    """The installed dialects, by path. Raises ConfigError for one that cannot be used, or whose path is in use."""
     found = {each.path: each for each in BUILT_IN}
     for point in entry_points(group=GROUP):
         dialect = _load(point)
@@ -32,7 +32,7 @@ def dialects(taken: Collection[str] = ()) -> dict[str, type[StreamSession]]:
 def _load(point: EntryPoint) -> type[StreamSession]:
     try:
         dialect = point.load()
-    except Exception as error:  # somebody else's module: what it raises is not known
+    except Exception as error:  # a third party's module may raise anything
         why = f"the dialect cannot be imported ({type(error).__name__}: {error})"
         raise ConfigError(GROUP, point.value, why) from error
     if not (isinstance(dialect, type) and issubclass(dialect, StreamSession)):

@@ -14,15 +14,15 @@ from mediaworker.ingress.counters import IngressCounters
 MAX_ERRORS = 20
 """Errors in a row after which a session is closed."""
 MAX_AWAITED = 8
-"""Outstanding finals above which a session's audio waits: a file sent at once must not fill the engine's lanes, which
-live calls share."""
+"""The number of outstanding finals above which a session's audio waits: a file sent at once must not fill the engine's
+lanes, which live calls share."""
 FINISH_S = 300.0
-"""How long the socket is held for the last finals: the engine may have to load its model first."""
+"""How long the socket is kept open for the last finals: the engine may have to load its model first."""
 
 
 @dataclass(slots=True)
 class StreamCounters(IngressCounters):
-    """Over all sessions, since the start of the worker."""
+    """The totals over all sessions since the start of the worker."""
 
     refused: Counter[str] = counter_by("reason", "Counts refused sessions of /ws/asr and /ws/transcribe by reason.")
     sessions: int = counter("Counts sessions of /ws/asr and /ws/transcribe since the worker started.")
@@ -47,16 +47,16 @@ class StreamEngine:
 
     ready: Callable[[], bool]
     languages: Callable[[], Collection[str]] = lambda: QWEN3_ASR
-    """Those that can be requested."""
+    """The languages that can be requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPolicy:
-    """What the shell knows when it accepts the upgrade."""
+    """The identity and the limits of a session, fixed when its upgrade is accepted."""
 
     session_id: str
     caller: str
-    """The key's name, or `loopback`."""
+    """The name of the API key, or `loopback`."""
     start_timeout_s: float
     idle_s: float
     max_s: float

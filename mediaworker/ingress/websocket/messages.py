@@ -1,8 +1,8 @@
-"""The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`), typed.
+"""The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`) as types.
 
-Both have the same commands: config, flush, reset, finalize. A message with a value that is not allowed is answered by
-an error and has no effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while
-`/ws/transcribe` ignores them.
+Both have the same commands: config, flush, reset, finalize. A message with a forbidden value is answered by an error
+and has no effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while `/ws/transcribe`
+ignores them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENDLESS_MS = 10**8
 
 
 def everything(profile: Endpointing) -> Endpointing:
-    """`vad: false`: all audio is one utterance, until the client ends it or it reaches the maximum length."""
+    """The endpointing for `vad: false`: all audio is one utterance, until the client ends it or it is too long."""
     return Endpointing(
         enter=0.0,
         exit=0.0,
@@ -64,23 +64,24 @@ class StreamSettings(Struct, frozen=True, kw_only=True):
     encoding: Encoding | UnsetType = UNSET
     sample_rate: Rate | UnsetType = UNSET
     channels: Literal[1, 2] | UnsetType = UNSET
-    """Taken from the first configuration: 2 for interleaved stereo with a speaker on each channel."""
+    """2 for interleaved stereo with a speaker on each channel; only the first configuration may set it."""
     language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3})?\Z")] | UnsetType | None = UNSET
-    """An ISO 639 code, without the region (`pt-BR`); empty or null: detected, unless a route sets a language."""
+    """An ISO 639 code, whose region (`pt-BR`) is ignored. If it is empty or null, the engine detects the language,
+    unless a route sets one."""
     context: Annotated[str, Meta(max_length=4000)] | UnsetType | None = UNSET
     vad: bool | Vad | UnsetType | None = UNSET
     profile: Literal["bot", "assist", "dictation"] | UnsetType = UNSET
     role: Role | UnsetType = UNSET
-    """Role and name are taken from the first configuration."""
+    """Only the first configuration may set `role` and `name`."""
     name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
 
     def over(self, before: StreamSettings) -> StreamSettings:
-        """This configuration, with the absent fields taken from the one before."""
+        """This configuration, with absent fields filled from the previous one."""
         fields = {name: getattr(self, name) for name in StreamSettings.__struct_fields__}
         return StreamSettings(**{n: getattr(before, n) if value is UNSET else value for n, value in fields.items()})
 
     def overrides(self, leg: str) -> dict[str, str]:
-        """The overrides of `mediaworker.calls.routing.plan`."""
+        """The overrides for `mediaworker.calls.routing.plan`."""
         language = languages.base(self.language) if isinstance(self.language, str) else None
         given = {"language": language, "context": self.context, "profile": self.profile}
         given |= {f"role.{leg}": self.role, f"name.{leg}": self.name}
@@ -93,7 +94,7 @@ class StreamSettings(Struct, frozen=True, kw_only=True):
 
 
 def form_of(config: StreamSettings, before: StreamSettings) -> AudioForm | str:
-    """The audio's format under this configuration, or why there is none."""
+    """The audio's format under this configuration, or the reason why it is invalid."""
     after = config.over(before)
     encoding = after.encoding if isinstance(after.encoding, str) else "pcm_s16le"
     own_hz = 8000 if encoding in G711 else 16000
@@ -105,15 +106,15 @@ def form_of(config: StreamSettings, before: StreamSettings) -> AudioForm | str:
 
 
 class Flush(Struct, frozen=True):
-    """End the open utterance."""
+    """The command to end the open utterance."""
 
 
 class Reset(Struct, frozen=True):
-    """Discard the open utterance."""
+    """The command to discard the open utterance."""
 
 
 class Finalize(Struct, frozen=True):
-    """Answer the last final and close."""
+    """The command to send the last final and close."""
 
 
 Command = StreamSettings | Flush | Reset | Finalize
@@ -126,14 +127,14 @@ COMMANDS: dict[object, type[Command]] = {
 
 
 class StreamMalformed(MalformedMessage):
-    """The message is answered by an error. `code` is `bad_json`, `unknown_type` or `bad_value`."""
+    """A message that is answered by an error. `code` is `bad_json`, `unknown_type` or `bad_value`."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         super().__init__(message)
 
 
-# Deep nesting ends in RecursionError; lone surrogates in UnicodeError (a ValueError).
+# Deep nesting raises RecursionError; lone surrogates raise UnicodeError (a ValueError).
 _ERRORS = (ValueError, RecursionError)
 
 
@@ -142,12 +143,12 @@ class CommandReader:
     """Reads the commands of one protocol."""
 
     field: str
-    """It names the kind of command."""
+    """The field that names the kind of command."""
     strict: bool
-    """A field that the command does not have is an error."""
+    """Whether unknown fields are an error."""
 
     def read(self, text: str) -> Command:
-        """One message. Raises StreamMalformed and nothing else."""
+        """Parse one message. Raises StreamMalformed, and nothing else."""
         try:
             message = msgspec.json.decode(text)
         except _ERRORS:
@@ -191,7 +192,7 @@ class WarmingUp(StreamMessage, frozen=True, tag_field="type", tag="warming_up"):
 
 
 class UtteranceText(StreamMessage, frozen=True, tag_field="type"):
-    """`start_ms`, `end_ms`: in call time, by the sample clock; `timestamp`: RFC 3339."""
+    """The base of partials and finals. `start_ms` and `end_ms` are call time by the sample clock."""
 
     utterance_id: str
     revision: int
@@ -200,9 +201,10 @@ class UtteranceText(StreamMessage, frozen=True, tag_field="type"):
     start_ms: int
     end_ms: int
     timestamp: str
+    """The time of the message (RFC 3339)."""
     is_speech_final: bool
     leg: str
-    """`main`, or `left` and `right` of two channels."""
+    """The leg: `main`, or with two channels `left` or `right`."""
 
 
 class Partial(UtteranceText, frozen=True, tag="partial"): ...
@@ -210,7 +212,7 @@ class Partial(UtteranceText, frozen=True, tag="partial"): ...
 
 class Final(UtteranceText, frozen=True, tag="final", omit_defaults=True):
     flushed: bool = False
-    """It answers a flush: all audio before that has its finals."""
+    """Whether this final answers a flush: all audio before the flush has its finals."""
 
 
 class Error(StreamMessage, frozen=True, tag_field="type", tag="error"):
@@ -236,4 +238,4 @@ class Text(StreamMessage, frozen=True, omit_defaults=True):
     end_ms: int
     leg: str
     flushed: bool = False
-    """It is a final that answers a flush."""
+    """Whether this final answers a flush."""

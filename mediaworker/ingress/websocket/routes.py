@@ -1,4 +1,4 @@
-"""`WS /ws/asr`, `WS /ws/transcribe` and other dialects: who may open a session, and how many there may be."""
+"""`WS /ws/asr`, `WS /ws/transcribe` and other dialects: the admission of sessions by key and number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mediaworker.ingress.websocket.limits import StreamCounters, StreamEngine, S
 
 @dataclass(slots=True)
 class StreamEndpoint:
-    """Implements `interfaces.MediaEndpoint` for one dialect."""
+    """The endpoint of one dialect; implements `interfaces.MediaEndpoint`."""
 
     subprotocols: tuple[str, ...]
     admit: Callable[[Upgrade], SessionFactory]
@@ -30,11 +30,11 @@ class StreamEndpoint:
 
 
 class StreamIngress(MediaIngress[StreamCounters]):
-    """Admits the clients of all dialects; the path of an upgrade says which. Raises ConfigError for a dialect of an
-    installed package that cannot be used.
+    """Admits the clients of all dialects, which the path of an upgrade selects.
 
     `settled` returns once all published events are stored (`EventHub.flush`), `page_keys` returns the keys of pages
-    that were opened without an API key, and `taken` are the paths of other ingresses.
+    that were opened without an API key, and `taken` are the paths of other ingresses. Raises ConfigError for a dialect
+    of an installed package that cannot be used.
     """
 
     new_counters = StreamCounters
@@ -68,7 +68,7 @@ class StreamIngress(MediaIngress[StreamCounters]):
         return {path: StreamEndpoint(subprotocols, self.admit) for path, subprotocols in spoken.items()}
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises CallRefused 401, 403, 429 or 503."""
+        """Check an upgrade, and return what opens its session. Raises CallRefused with 401, 403, 429 or 503."""
         access = self.check_key(upgrade, page_keys=self._page_keys())
         self.check_room(upgrade)
         limits = self._settings.stream

@@ -1,12 +1,12 @@
-"""A client that sends audio and reads its words, as a state machine without I/O: what `/ws/asr` and `/ws/transcribe`
-share.
+"""The session of a client that sends audio and receives text, without I/O: the base of `/ws/asr` and `/ws/transcribe`.
 
-Its one rule: a wrong message is answered by an error and the session goes on. However it ends, its call ends with all
-its finals, which the peer gets first if it still listens: `finalize`, silence, the longest duration and a hang-up lead
-to FINISHING, and only `call.ended` closes. The table of each protocol names every pair of state and command.
+One rule holds: a wrong message is answered by an error, and the session goes on. However a session ends, its call ends
+with all its finals, and a peer that still reads gets them first. `finalize`, silence, the maximum duration and a
+hang-up lead to FINISHING, and only `call.ended` closes the connection. The table of each protocol contains every pair
+of state and command.
 
-A session is a call of one leg, or of two if the client sends two channels. Its events reach `/v1/events` and the store
-like those of any other call, and the session receives them from its call.
+A session is a call with one leg, or with two if the client sends two channels. Its events reach `/v1/events` and the
+store like those of any other call, and the session gets them from its call.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from mediaworker.ingress.websocket.limits import (
 from mediaworker.ingress.websocket.texts import Texts, Transcript
 
 LEGS = {1: ("main",), 2: ("left", "right")}
-"""The legs, by the number of channels."""
+"""The number of channels → the legs."""
 
 
 class StreamSession(Session[StreamCounters]):
-    """A protocol is a subclass. `settle` calls back once all published events are stored."""
+    """The base of a protocol's session. `settle` calls its argument once all published events are stored."""
 
     path: ClassVar[str]
     subprotocols: ClassVar[tuple[str, ...]] = ()
-    """Those that the dialect speaks, beside the pair that carries a browser's key."""
+    """The dialect's subprotocols, in addition to the pair that carries a browser's key."""
     source: ClassVar[str] = "websocket"
     """The `source` in `call.started`."""
     reader: ClassVar[messages.CommandReader]
-    """Reads the commands; a dialect with other messages has a `read` of its own instead."""
+    """The reader of commands; a dialect with other messages overrides `read` instead."""
     new_counters = StreamCounters
     never_began = ""
 
@@ -64,12 +64,12 @@ class StreamSession(Session[StreamCounters]):
         self._legs = LEGS[1]
         self._begun_s = now
         self._wrong = 0
-        """Errors in a row."""
+        """The number of errors in a row."""
         self._texts = Texts(self.outbox, self.transcript_message, self._nothing_flushed, self._recognition_failed)
         self._empty_flushes = 0
-        """Answers to a flush on a leg where nothing was open."""
+        """The number of flushes of a leg without an open utterance."""
         self._code, self._reason = NORMAL, ""
-        """For the close behind the last final."""
+        """The code and the reason of the close after the last final."""
         self.counters.sessions += 1
 
     # -- for the shell ------------------------------------------------------------------------------------------------
@@ -82,18 +82,18 @@ class StreamSession(Session[StreamCounters]):
 
     @property
     def _quiet_until_s(self) -> float:
-        return self._heard_s + self._policy.idle_s
+        return self._active_s + self._policy.idle_s
 
     def _is_overdue(self) -> bool:
         return self.call is not None and self.call.awaited_finals > MAX_AWAITED
 
     def receive(self, message: str | bytes, now: float) -> None:
-        """Take one message: audio as bytes, a command as text. Answers go to the outbox."""
+        """Handle one message, audio as bytes or a command as text. Responses go to the outbox."""
         super().receive(message, now)
         self._check_outbox()
 
     def expire(self, now: float) -> None:
-        """The deadline has passed; does nothing when it has moved meanwhile."""
+        """Act on the deadline, unless it has moved meanwhile."""
         super().expire(now)
         self._check_outbox()
 
@@ -113,24 +113,24 @@ class StreamSession(Session[StreamCounters]):
 
     def _on_malformed(self, error: MalformedMessage) -> None:
         self.error(error.code if isinstance(error, messages.StreamMalformed) else "bad_value", str(error))
-        self._heard_s = self._now
+        self._active_s = self._now
 
     def _on_unknown(self, error: UnknownMessage) -> None:
         self.error("unknown_type", str(error))
-        self._heard_s = self._now
+        self._active_s = self._now
 
     def _unexpected(self, detail: str) -> None:
         self.error("unexpected", f"{detail} is not taken now")
 
     def _handle(self, kind: Kind, message: object) -> None:
         wrong = self._wrong
-        self._heard_s = self._now
+        self._active_s = self._now
         super()._handle(kind, message)
         if self._wrong == wrong:
             self._wrong = 0
 
     def configure(self, config: messages.StreamSettings) -> None:
-        """The first one opens the call, a later one changes the audio to come."""
+        """Apply a configuration: the first one opens the call, and a later one changes the audio that follows."""
         if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
             self.error("bad_value", wrong)
             return
@@ -153,14 +153,14 @@ class StreamSession(Session[StreamCounters]):
         self.call.retune(settings.overrides(self._legs[0]), settings.shape)
 
     def _unknown_language(self, code: str) -> str:
-        """Why the language cannot be recognised; empty if it can, or if the engine is to detect it."""
+        """Why the language cannot be recognised; empty if it can, or if the engine detects it."""
         known = self._policy.engine.languages()
         if not code or languages.base(code) in known:
             return ""
         return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
     def open(self, form: AudioForm, settings: messages.StreamSettings | None = None) -> None:
-        """Open the call, whose audio has this form."""
+        """Open the call, with audio of this form."""
         settings = self._settings if settings is None else settings
         warming_up = not self._policy.engine.ready()
         legs = self._legs = LEGS[form.channels]
@@ -184,7 +184,7 @@ class StreamSession(Session[StreamCounters]):
         self.on_opened(form, warming_up)
 
     def open_with(self, form: AudioForm, data: bytes) -> None:
-        """Open the call, which begins with this audio."""
+        """Open the call with this audio as its beginning."""
         self.open(form)
         if self.state is SessionState.STREAMING:  # it was not refused
             self.receive_audio(data)
@@ -195,7 +195,7 @@ class StreamSession(Session[StreamCounters]):
         self.close(TRY_LATER, refused.reason)
 
     def on_opened(self, form: AudioForm, warming_up: bool) -> None:
-        """There is a call now."""
+        """Called when the call has been opened."""
 
     def flush(self, message: object = None) -> None:
         with self._texts.flushing(self._legs):
@@ -218,7 +218,7 @@ class StreamSession(Session[StreamCounters]):
         self.leave("hangup", NORMAL, "finalized")
 
     def ignore(self, message: object = None) -> None:
-        """There is no open utterance to act on."""
+        """Ignore a command, because there is no open utterance."""
 
     commands: ClassVar[dict[tuple[SessionState, Any], Handler]] = {
         (SessionState.STREAMING, bytes): Session.receive_audio,
@@ -227,7 +227,7 @@ class StreamSession(Session[StreamCounters]):
         (SessionState.STREAMING, messages.Reset): reset,
         (SessionState.STREAMING, messages.Finalize): finalize,
     }
-    """What the commands of a `reader` do in a call. When it is over, messages are ignored."""
+    """The handlers of a `reader`'s commands during a call. After the call, messages are ignored."""
 
     # -- events of the call -------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class StreamSession(Session[StreamCounters]):
         self._check_outbox()
 
     def _ended(self, at_ms: int, body: events.CallEnded) -> None:
-        """All finals are out."""
+        """Close the connection after the last final."""
         if self.closed:
             return
         if not self._texts.answered:
@@ -254,18 +254,18 @@ class StreamSession(Session[StreamCounters]):
         self._settle(close)  # a transcript requested after the close is complete
 
     def transcript_message(self, body: Transcript, flushed: bool) -> str | bytes:
-        """The message of a partial or final; `flushed`: it answers a flush."""
+        """The message for a partial or final. `flushed`: the final answers a flush."""
         raise NotImplementedError
 
     def error_message(self, code: str, why: str) -> str | bytes:
-        """The message of an error."""
+        """The message for an error."""
         return messages.Error(code, why).text()
 
     def _recognition_failed(self, why: str) -> None:
         self._send_error("recognition_failed", why)
 
     def _nothing_flushed(self, leg: str) -> events.TranscriptFinal:
-        """At the end of what the leg has heard."""
+        """An empty final at the leg's present position, which answers a flush without an open utterance."""
         self._empty_flushes += 1
         at_ms = 0
         if self.call is not None:
@@ -274,7 +274,7 @@ class StreamSession(Session[StreamCounters]):
         return self._empty_final(leg, f"flush-{self._empty_flushes}", at_ms)
 
     def _empty_final(self, leg: str, name: str, at_ms: int) -> events.TranscriptFinal:
-        """An answer where there was no utterance."""
+        """A final without text, for a response without an utterance."""
         utterance_id = f"{self.call_id or self._policy.session_id}/{leg}/{name}"
         return events.TranscriptFinal(leg, "unknown", utterance_id, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush")
 
@@ -298,13 +298,13 @@ class StreamSession(Session[StreamCounters]):
         self.leave("idle_timeout", NORMAL, "idle")
 
     def hang_up(self) -> None:
-        """The worker ends the call: the open utterance still gets its final."""
+        """Finish because the worker ends the call; the open utterance still gets its final."""
         if self.state is SessionState.STREAMING:
             self._finish_audio()
             self._wind_up()
 
     def leave(self, reason: str, code: int, why: str) -> None:
-        """End the call, if there is one; the close follows the last final."""
+        """End the call, if any; the close follows the last final."""
         if self.call is None:
             self.close(code, why)
             return
@@ -333,7 +333,7 @@ class StreamSession(Session[StreamCounters]):
         self.outbox.send(self.error_message(code, message[:500]))
 
     def _check_outbox(self) -> None:
-        """Cut off a peer that does not read; events and store still have everything."""
+        """Disconnect a peer that does not read; events and the store still have everything."""
         if not self.outbox.overrun or self.closed:
             return
         self.counters.slow += 1

@@ -1,6 +1,6 @@
-"""Sends a call's transcripts to the peer of a stream session: of each utterance partials and a final, or nothing.
+"""The transcripts of a call for the peer of a stream session: partials and a final of each utterance, or nothing.
 
-A flush is always answered: by the last final of what was open when it came, or by an empty one.
+A flush is always answered: by the last final of the utterances that were open when it arrived, or by an empty final.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 @dataclass(slots=True)
 class _Flush:
-    """Flushes of a leg that wait for the same finals."""
+    """One or more flushes of a leg that wait for the same finals."""
 
     leg: str
     awaited: set[str]
@@ -26,8 +26,12 @@ class _Flush:
 
 
 class Texts:
-    """`message` makes the message of a partial or final (and says whether it answers a flush), `empty` an empty final
-    of a leg, `on_failed` takes the error of a failed final.
+    """Sends transcripts and answers flushes.
+
+    Args:
+        message: builds the message of a partial or final; its second argument says whether it answers a flush.
+        empty: builds an empty final for a leg.
+        on_failed: called with the error of a failed final.
     """
 
     def __init__(
@@ -38,21 +42,21 @@ class Texts:
         on_failed: Callable[[str], None],
     ) -> None:
         self.answered = False
-        """A final has been sent to the peer."""
+        """Whether a final has been sent to the peer."""
         self._outbox, self._message, self._empty, self._on_failed = outbox, message, empty, on_failed
         self._open: dict[str, str] = {}
-        """Utterances without their final, each with its leg."""
+        """Utterance without a final → its leg."""
         self._hidden: set[str] = set()
-        """Those of them that the peer has reset."""
+        """The open utterances that the peer has reset."""
         self._hiding = False
         self._flushes: list[_Flush] = []
-        """Those that are not answered, in order."""
+        """The flushes without an answer, in order."""
         self._held: list[events.TranscriptFinal] | None = None
-        """Finals that came during a flush."""
+        """Finals that arrived during a flush."""
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
-        """Utterances that are open, or begin within, are not sent any more."""
+        """Hide utterances that are open, or begin within the block: they are not sent any more."""
         self._hiding = True
         try:
             yield
@@ -65,7 +69,7 @@ class Texts:
 
     @contextmanager
     def flushing(self, legs: Sequence[str]) -> Iterator[None]:
-        """These legs are flushed within."""
+        """Register flushes of these legs, whose utterances the block ends."""
         self._held = []
         try:
             yield
@@ -117,7 +121,7 @@ class Texts:
             self._flushes.append(_Flush(leg, awaited))
 
     def _answered_by(self, utterance_id: str) -> int:
-        """How many flushes have waited for the final of this utterance, and for no other any more."""
+        """The number of flushes for which the final of this utterance was the last one outstanding."""
         for flush in self._flushes:
             flush.awaited.discard(utterance_id)
         answered = sum(flush.count for flush in self._flushes if not flush.awaited)

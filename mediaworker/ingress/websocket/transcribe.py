@@ -1,4 +1,4 @@
-"""`WS /ws/transcribe`: PCM in, `{text, is_final, utterance_id, language}` out; no configuration is needed."""
+"""`WS /ws/transcribe`: PCM in, `{text, is_final, utterance_id, language}` out; it works without a configuration."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Smallest(Session[IngressCounters]):
         self._set_deadline(1.0)
 
     def receive_audio(self, data: bytes) -> None:
-        self._heard_s = self._now
+        self._active_s = self._now
         super().receive_audio(data)
 
     table = {
