@@ -1,11 +1,11 @@
 """Audio of phone calls: bytes from a line become a sample-exact timeline, and the timeline becomes utterances.
 
-`Detector` holds all legs; a `Leg` takes RTP packets or stream chunks; `Detector.step` gives back detections. Nothing
-here does I/O, reads a clock or starts a thread: `now` is always an argument.
+`Detector` holds all legs; a `Leg` receives RTP packets or stream chunks; `Detector.step` yields detections. Nothing in
+this package does I/O, reads a clock or starts a thread: `now` is always an argument.
 
 AudioError
-├── RtpError       a datagram is no RTP packet: the peer's fault, which never leaves `Leg.receive_rtp`; a ValueError
-├── OpusError      a packet is damaged: the peer's fault, which never leaves the leg either; a ValueError
+├── RtpError       a datagram is no RTP packet: the peer's fault, caught in `Leg.receive_rtp`; a ValueError
+├── OpusError      a packet is damaged: the peer's fault, caught in the leg as well; a ValueError
 └── WeightsError   the VAD's weights are not installed: the installation's fault
 
 A plain `ValueError` from `Leg.read` and `Detector.open` is the caller's fault, an `AssertionError` ours.

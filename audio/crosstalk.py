@@ -1,9 +1,9 @@
-"""Whether a stretch of one leg is the sound of another leg: a headset that leaks, an echo, a mix of both.
+"""The likeness of a segment of one leg to the sound of another leg: a leaking headset, an echo, or a mix of both.
 
-The other leg's sound is found in the stretch at the delay of the highest generalised cross-correlation (Knapp and
-Carter, 1976), and the stretch is predicted from it by the filter of 16 ms that does so best (least squares; Haykin,
-Adaptive Filter Theory, chapter 2). Of a copy the filter explains most, through a room still half; of somebody else's
-speech next to nothing.
+The other leg's sound is located in the segment by the delay with the highest generalised cross-correlation (Knapp and
+Carter, 1976). Then the segment is predicted from it by the best filter of 16 ms (least squares; Haykin, Adaptive Filter
+Theory, chapter 2). The filter explains most of a copy's energy, about half of a copy through a room, and almost nothing
+of independent speech.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from numpy.typing import NDArray
 from audio.rtp.clock import RATE_HZ
 
 BEFORE = 400 * RATE_HZ // 1000
-"""Samples of the other leg before the stretch that are looked at: the longest delay is a little less."""
+"""The samples of the other leg that are examined before the segment; the longest delay is a little shorter."""
 AFTER = 100 * RATE_HZ // 1000
-"""Samples of the other leg behind the stretch that are looked at: the clocks of two legs may differ by so much."""
+"""The samples of the other leg that are examined after the segment: the clocks of two legs may differ by this much."""
 TAPS, LEAD = 128, 32
-"""The length of the filter, and the part of it before the delay that was found."""
+"""The length of the filter, and the part of it before the found delay."""
 LONGEST_LEAD, LONGEST = LEAD - AFTER, BEFORE - TAPS - 1
-"""Delays that are looked for."""
+"""The range of delays that are searched."""
 NEAR = 8 * RATE_HZ // 1000
 FLATTER = 0.9
-"""This share of a sample is taken off the next one: otherwise the voice's lowest tones would decide everything."""
+"""The pre-emphasis: this share of a sample is subtracted from the next one. Without it the voice's lowest tones would
+dominate."""
 WHITE = 0.7
-"""This share of a frequency's loudness does not count when the delay is looked for: 1 is the phase transform (GCC-PHAT;
-Knapp and Carter, 1976)."""
+"""The exponent of spectral whitening in the search for the delay: 1 is the phase transform (GCC-PHAT; Knapp and Carter,
+1976)."""
 FLOOR_FRAME, FLOOR_SHARE = 160, 10
-"""Noise is what the quietest tenth of the frames of 20 ms have."""
+"""The noise level is that of the quietest tenth of the frames of 20 ms."""
 BLOCK = 250 * RATE_HZ // 1000
-"""A word of its own is about as long."""
+"""The length of a block, which is about that of a short word."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The part of a stretch that another leg explains."""
+    """The part of a segment that another leg explains."""
 
     share: float
-    """The share of its energy above its noise, 0 to 1 or a little above."""
+    """The explained share of the segment's energy above its noise, 0 to 1 or a little above."""
     worst: float
-    """The same share of the loud quarter of a second of which the least is explained."""
+    """The lowest such share over all loud blocks of a quarter of a second."""
     gain_db: float
-    """The level of the explained part against the other leg."""
+    """The level of the explained part relative to the other leg."""
     delay: int
-    """Samples: how much later it is here than there."""
+    """How much later the sound is in this leg than in the other one, in samples."""
 
 
 def likenesses(own: NDArray[np.int16], other: NDArray[np.int16], near: int | None = None) -> Iterator[Likeness]:
-    """The likeness at a delay within 8 ms of `near`, if that is known, and that at the likeliest delay if it is another
-    one.
+    """The likeness at a delay within 8 ms of `near`, if given, and the one at the likeliest delay if that differs.
 
-    `own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), from BEFORE samples before on.
+    `own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), beginning BEFORE samples earlier.
     """
     here, there = _flat(own), _flat(other)
     found = _correlation(here, there)
@@ -92,8 +92,10 @@ def _flat(samples: NDArray[np.int16]) -> Floats:
 
 
 def _correlation(here: Floats, there: Floats) -> NDArray[Any]:
-    """The size of the correlation by lag, modulo its length, of the stretch and the other leg, which begins BEFORE
-    samples earlier."""
+    """The magnitude of the correlation of segment and other leg, by lag modulo its length.
+
+    The other leg's samples begin BEFORE samples earlier.
+    """
     size = 1 << (len(there) + TAPS).bit_length()
     cross = np.fft.rfft(here, size) * np.conj(np.fft.rfft(there, size))
     cross *= np.maximum(np.abs(cross), 1e-9) ** -WHITE
@@ -101,17 +103,20 @@ def _correlation(here: Floats, there: Floats) -> NDArray[Any]:
 
 
 def _delay(found: NDArray[Any], low: int, high: int) -> int:
-    """Where the correlation is highest."""
+    """The lag from `low` to `high` at which the correlation is highest."""
     lags = np.arange(max(low, LONGEST_LEAD), min(high, LONGEST) + 1)
     return int(lags[np.argmax(found[(lags - BEFORE) % len(found)])])
 
 
 def _predicted(here: Floats, source: Floats) -> Floats:
-    """`here` as far as a filter makes it from `source`, TAPS samples longer, whose sample TAPS - LEAD is as old."""
+    """The best prediction of `here` by a filter over `source`.
+
+    `source` is TAPS samples longer, and its sample TAPS - LEAD corresponds to the first sample of `here`.
+    """
     size = 1 << (len(source) + TAPS).bit_length()
     spectrum = np.fft.rfft(source, size)
     own = np.fft.irfft(np.abs(spectrum) ** 2, size)[:TAPS]
-    # With `source` from TAPS samples to one sample later: tap 0 is the latest of them.
+    # The correlation with `source` from TAPS samples to one sample later; tap 0 is the latest of them.
     with_here = np.fft.irfft(np.fft.rfft(here, size) * np.conj(spectrum), size)[-TAPS:]
     distance = np.abs(np.subtract.outer(np.arange(TAPS), np.arange(TAPS)))
     matrix = own[distance] + np.eye(TAPS) * (1e-3 * own[0] + 1.0)
@@ -122,14 +127,14 @@ def _predicted(here: Floats, source: Floats) -> Floats:
 
 
 def _noise(here: Floats) -> float:
-    """The energy of a sample of the quietest frames."""
+    """The mean energy per sample of the quietest frames."""
     frames = here[: len(here) // FLOOR_FRAME * FLOOR_FRAME].reshape(-1, FLOOR_FRAME)
     energies = np.sort(np.mean(frames**2, axis=1))
     return float(np.mean(energies[: max(1, len(energies) // FLOOR_SHARE)]))
 
 
 def _worst(here: Floats, rest: Floats, noise: float) -> float:
-    """Over blocks that overlap by a half, and are no quieter than half of the mean."""
+    """The lowest explained share over half-overlapping blocks that are at least half as loud as the mean."""
     count = max(1, 2 * len(here) // BLOCK - 1)
     begins = np.linspace(0, max(0, len(here) - BLOCK), count).astype(int)
     energies = np.array([np.mean(here[begin : begin + BLOCK] ** 2) for begin in begins])

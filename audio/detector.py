@@ -1,7 +1,7 @@
-"""The detector takes the due windows of all legs of all calls through decoder, VAD and endpointers in batches.
+"""The detector: it passes the due windows of all legs of all calls through decoder, VAD and endpointers in batches.
 
-Run the process with one BLAS thread: set `OPENBLAS_NUM_THREADS=1` in the environment before numpy is imported. Nothing
-here changes a global setting.
+Run the process with one BLAS thread: set `OPENBLAS_NUM_THREADS=1` in the environment before numpy is imported. This
+module changes no global setting itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from config import Endpointing
 
 MAX_LEGS = 1 << 16
-"""The rows of the table; only rows in use take memory."""
+"""The number of rows in the table; only rows in use occupy memory."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps", "refused_digits",
@@ -38,7 +38,7 @@ _COUNTERS = (
 
 
 class Shard(NamedTuple):
-    """A part of the legs: those in every `of`-th block of 128, from block `number` on."""
+    """A part of the legs: those in every `of`-th block of 128, beginning with block `number`."""
 
     number: int = 0
     of: int = 1
@@ -66,9 +66,9 @@ class Detector:
         its timeline advances as silence."""
         self.jitter_s, self.stall_s = jitter_s, stall_s
         self.windows = 0
-        """Windows taken through the VAD since the start."""
+        """The number of windows processed by the VAD since the start."""
         self.skipped = 0
-        """Windows of digital silence that skipped the VAD."""
+        """The number of windows of digital silence that skipped the VAD."""
         self.table = LegTable(MAX_LEGS)
         self.endpointer = BatchEndpointer(MAX_LEGS)
         self._blocks: list[Block] = []
@@ -76,13 +76,13 @@ class Detector:
         self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
         self._context = np.zeros((MAX_LEGS, CONTEXT), np.float32)
         self._batches: list[WindowBatch] = []
-        """Windows whose probabilities have not been through the endpointers."""
+        """Windows whose probabilities have not been passed to the endpointers yet."""
         self._vad: SileroVad | None = None
         self._legs: dict[int, Leg] = {}
         """Open legs by index."""
         self._queue: list[Detection] = []
         self._keyed: dict[Leg, None] = {}
-        """Legs with a pressed key that is not yet in the queue, in the order of their first packets."""
+        """Legs with a pressed key that is not queued yet, in the order of their first packets."""
         self._totals = dict.fromkeys(_COUNTERS, 0)
 
     def open(
@@ -96,10 +96,11 @@ class Detector:
         event_clock_hz: int = RATE_HZ,
         stall_s: float = 0.0,
     ) -> Leg:
-        """A new leg, waiting for its first audio, `start` or `anchor`.
+        """Open a leg, which waits for its first audio, `start` or `anchor`.
 
         `telephone_event`, `event_clock_hz`: payload type and clock negotiated for RFC 4733 digits; `payload_type`: the
-        codec's, when it is not the static one; `stall_s`: a stream that sends nothing is waited for at least that long.
+        codec's, if it is not the static one; `stall_s`: the least time without audio before a stream continues as
+        silence.
         Raises ValueError for L16 over RTP and Opus over anything else, and `audio.vad.weights.WeightsError` when the
         VAD's weights are not installed.
         """
@@ -122,7 +123,7 @@ class Detector:
         return leg
 
     def _allocate(self, *, wide: bool) -> tuple[Block, int]:
-        """A cleared row of that kind, in a new block if no block has a free row."""
+        """Allocate a cleared row of this kind, in a new block if no block has a free one."""
         block = next((block for block in self._blocks if block.wide == wide and not block.full), None)
         if block is None:
             assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"
@@ -140,22 +141,22 @@ class Detector:
         block.free(row)
 
     def receive(self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Take the plain ones of the datagrams `which`, each for the leg of that `index`; indices are distinct.
+        """Process the plain ones of the datagrams `which`, each for the leg with the index in `rows` (distinct).
 
-        Returns for each whether it has been taken; give the others to their legs' `receive_rtp`.
+        Returns for each datagram whether it was processed; pass the others to their legs' `receive_rtp`.
         """
         return receive(self.table, self._blocks, self._legs, datagrams, which, rows)
 
     def step(self, now: float, shard: Shard = ALL) -> Iterator[list[Detection]]:
-        """Take every window of the shard that is due at `now`; yields after each batch of at most 128.
+        """Process every window of the shard that is due at `now`; yields after each batch of at most 128.
 
         Between two batches the caller may run its event loop; legs may be opened, fed and closed meanwhile.
         """
         for leg in self._keyed:
             leg.digits.expire(now)
         yield self._drain()
-        # Windows that complete while the caller's loop runs wait for the next step: taken now, each would cost a
-        # forward of its own.
+        # Windows that complete while the caller's loop runs wait for the next step: processed now, each would cost a
+        # separate forward pass.
         used = len(self._blocks) * ROWS
         horizon = np.maximum(self.table.received[:used], (now - self.table.base_s[:used]) * 8000)
         wide = np.repeat([block.wide for block in self._blocks], ROWS)
@@ -182,10 +183,10 @@ class Detector:
         return rows[waiting & (stop <= horizon[rows] + 0.5)]  # half a sample: the clock's rounding
 
     def _skip(self, rows: Rows) -> Rows:
-        """Take the next windows of legs in lasting digital silence without the VAD; returns the other rows.
+        """Consume the next windows of legs in lasting digital silence without the VAD; returns the other rows.
 
-        The network's answer is known: it has taken the first SILENT_WINDOWS, and no utterance is open. A leg that is
-        muted or on hold then costs next to nothing.
+        The network's result is known: it has processed the first SILENT_WINDOWS, and no utterance is open. So a leg
+        that is muted or on hold costs almost nothing.
         """
         still = (self.table.silent[rows] >= SILENT_WINDOWS) & self.endpointer.at_rest(rows)
         if not still.any():
@@ -213,14 +214,14 @@ class Detector:
                 yield low, high, self._blocks[int(rows[low]) // ROWS]
 
     def _give_up(self, rows: Rows, stops: NDArray[np.int64]) -> None:
-        """Leave the gaps before the end of the next windows as silence."""
+        """Give up the gaps before the end of the next windows: they stay silence."""
         for index in rows[self.table.received[rows] < stops].tolist():
             leg = self._legs[index]
             if leg.has_gaps:
                 leg.give_up(leg.position + WINDOW)
 
     def _infer(self, rows: Rows) -> None:
-        """Take the next window of each of `rows`, ascending and of one kind, through decoder and VAD."""
+        """Pass the next window of each of `rows`, ascending and of one kind, through decoder and VAD."""
         assert self._vad is not None
         self.windows += len(rows)
         starts = self.table.consumed[rows]
@@ -230,7 +231,7 @@ class Detector:
         if wide:
             self._decode(rows)
         samples = self._vad.input(len(rows))
-        # Rows are mostly neighbours under load: a slice then gives views where an index array would copy.
+        # Under load most rows are neighbours: then a slice gives views, while an index array would copy.
         chosen: Rows | slice = slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] < len(rows) else rows
         samples[:, :CONTEXT] = self._context[chosen]
         silent = np.zeros(len(rows), np.bool_)
@@ -283,11 +284,11 @@ class Detector:
         return queue
 
     def finish(self, leg: Leg, reason: EndReason) -> list[Detection]:
-        """Consume all that the leg has received, the last window padded with silence, and end its open utterance."""
+        """Consume all received audio of the leg, the last window padded with silence, and end its open utterance."""
         return list(self.finishing(leg, reason))
 
     def finishing(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
-        """`finish`, one detection at a time: the caller has to take them all.
+        """`finish` as an iterator, which the caller must exhaust.
 
         The audio of each detection can be read when it is yielded. After the last one, the first utterances of a long
         backlog would lie beyond the reach of `Leg.read`.
@@ -327,7 +328,7 @@ class Detector:
         payload_type: int | None = None,
         event_clock_hz: int = RATE_HZ,
     ) -> None:
-        """A new media description for the leg: this codec from its current position on, and any SSRC. See `open`.
+        """Apply a new media description: this codec from the current position on, and any SSRC. See `open`.
 
         An utterance still open is flushed: its end comes with the next `step`. Audio from before stays readable, in the
         codec of its time. Raises ValueError for L16 over RTP, and Opus over anything else.
@@ -376,7 +377,7 @@ class Detector:
 
     @property
     def legs(self) -> int:
-        """Open legs."""
+        """The number of open legs."""
         return len(self._legs)
 
     @property

@@ -1,4 +1,4 @@
-"""The root of this package's errors. The tree, and whose fault each is: the package's docstring."""
+"""The root of this package's errors; the package's docstring shows the tree, and whose fault each error is."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Plain RTP packets of many legs at once: the next in sequence and in time, straight into their rings.
+"""The fast path for plain RTP packets of many legs at once, which are stored directly in their rings.
 
-A packet is plain when nothing about it needs a decision: the expected payload type, SSRC, sequence number and
-timestamp, no padding, extension or CSRC, no gap before it, and its place in the ring within reach. Nearly all packets
-of nearly all calls are. What is not plain goes to `Leg.receive_rtp`, which takes any packet; for a plain one both do
-the same, and a test holds them to it.
+A packet is plain if it needs no decision: it has the expected payload type, SSRC, sequence number and timestamp, no
+padding, extension or CSRC, no gap before it, and its place in the ring is within reach. Nearly all packets of nearly
+all calls are plain. Any other packet goes to `Leg.receive_rtp`, which handles every packet. For a plain one both have
+the same effect, which a test checks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from audio.legs.leg import Leg
 
 STRIDE = 1600
-"""Bytes for one datagram, more than an Ethernet frame brings; no power of two, so that rows share no cache sets."""
+"""The bytes of a row: more than an Ethernet frame carries, and no power of two, so that rows share no cache sets."""
 LEAD = 4
-"""A datagram begins here in its row: the payload after the 12 bytes of header is then aligned to words of 8 bytes."""
+"""The offset of a datagram in its row: with it the payload, after the 12 bytes of header, is aligned to 8 bytes."""
 MAX_BYTES = STRIDE - 8
 _PAYLOAD = LEAD + HEADER.size
 _MARKER = np.uint32(0xFF7FFFFF)
@@ -35,7 +35,7 @@ Index = NDArray[np.intp]
 
 
 class Datagrams:
-    """Room for `count` datagrams: row i holds one in `data[i, LEAD:LEAD + sizes[i]]`, which came at `arrivals[i]`."""
+    """A buffer for `count` datagrams: row i is `data[i, LEAD:LEAD + sizes[i]]`, which arrived at `arrivals[i]`."""
 
     def __init__(self, count: int) -> None:
         self.data = np.zeros((count, STRIDE), np.uint8)
@@ -51,7 +51,7 @@ class Datagrams:
         return self.data[index, LEAD : LEAD + int(self.sizes[index])].tobytes()
 
     def store(self, index: int, datagram: bytes, arrival_s: float) -> None:
-        """Place one that did not come from a socket."""
+        """Store a datagram that was not read from a socket into the buffer."""
         self.data[index, LEAD : LEAD + len(datagram)] = np.frombuffer(datagram, np.uint8)
         self.sizes[index], self.arrivals[index] = len(datagram), arrival_s
 
@@ -59,7 +59,7 @@ class Datagrams:
 def receive(
     table: LegTable, blocks: Sequence[Block], legs: Mapping[int, Leg], datagrams: Datagrams, which: Index, rows: Index
 ) -> NDArray[np.bool_]:
-    """Take the plain ones of the datagrams `which`, for the legs in `rows` (distinct). Says of each: taken?"""
+    """Process the plain ones of the datagrams `which`, for the legs in `rows` (distinct); returns which were plain."""
     words = datagrams.words[which, LEAD // 4 : _PAYLOAD // 4]
     first = words[:, 0].astype(np.uint32) & _MARKER
     sizes = datagrams.sizes[which] - HEADER.size
@@ -72,13 +72,13 @@ def receive(
     plain &= words[:, 1] == table.next_timestamp[rows]
     plain &= words[:, 2] == table.ssrc[rows]
     at_drift_check = first & DRIFT_MASK == 0
-    if at_drift_check.any():  # each 64th packet: the sender's clock is looked at, and seldom anything is to be done
+    if at_drift_check.any():  # at each 64th packet the sender's clock is checked, which seldom has an effect
         drift = np.abs(table.min_transit[rows])
         plain &= ~at_drift_check | (drift <= DRIFT) | np.isinf(drift)
     plain &= position == table.received[rows]  # no gap, neither here nor before
     plain &= (consumed <= position) & (end <= consumed + AHEAD)
     plain &= (sizes > 0) & (offset + sizes <= room)
-    plain &= last == last  # NaN: not known
+    plain &= last == last  # false for NaN, which means unknown
     if not plain.all():
         which, rows, sizes, end = which[plain], rows[plain], sizes[plain], end[plain]
         position, offset, last, at_drift_check = position[plain], offset[plain], last[plain], at_drift_check[plain]
@@ -116,7 +116,7 @@ def _store(
         here, own, at = which[in_block], rows[in_block] - each * ROWS, offset[in_block]
         if block.wide:
             for index, row, start, size in zip(here.tolist(), own.tolist(), at.tolist(), sizes[in_block], strict=True):
-                # G.722: the codes wait in a ring of the leg's own until their window is decoded.
+                # G.722 codes wait in the leg's own ring until their window is decoded.
                 ring = legs[row + each * ROWS].audio.ring
                 ring[start : start + int(size)] = datagrams.data[index, _PAYLOAD : _PAYLOAD + size].data
             continue

@@ -1,7 +1,7 @@
-"""Whether a stream's bytes are what its sender has declared: by how it begins, its bit patterns, and its speed.
+"""The check of a stream's declared format against its first bytes, its bit patterns and its speed.
 
-Bytes of another format make noise, and an engine makes nothing or anything of noise, so users see empty or invented
-text without a hint. What is not clearly something else is left alone.
+Bytes of another format sound like noise, for which an engine returns empty or invented text. Without this check users
+would get no hint. Only streams that clearly have another format are reported.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from audio.codecs.g711 import ALAW, ULAW
 
 BLOCK_BYTES = 8192
 BLOCKS, AGREE = 12, 4
-"""At least 4 of 12 blocks that are not silent must look the same. Speech as declared looks like nothing else; a
-block between two sentences may look right in any format."""
+"""At least 4 of 12 blocks that are not silent must have the same verdict. Speech in the declared format resembles no
+other format, but a block between two sentences may resemble any."""
 SWAPPED = 1.6
-"""Speech is smooth, and noise of its bytes in the other order is not: so many times rougher, and it is that."""
+"""PCM counts as byte-swapped if it is this many times rougher as declared: only speech in the right order is smooth."""
 SMOOTH, LAWS, PCM = 0.8, 1.5, 2.2
-"""G.711 is something else if that is smoother than this, and the codes as declared are so many times rougher."""
+"""G.711 counts as another format if it is smoother than SMOOTH in that format, and LAWS (or PCM) times rougher as
+declared."""
 SPEECH, TONE = 0.4, 1.75
-"""Audio smoother than 0.4 is what was declared. So is audio rougher than 1.75: a whistle near 3,400 Hz, of which each
-second code is smooth."""
+"""Audio smoother than SPEECH has the declared format. So has audio rougher than TONE: it is a whistle near 3,400 Hz,
+which is smooth if only every second code is considered."""
 ROUGH, ENTROPY = 1.2, 7.7
-"""Compressed or encrypted audio is as rough as noise, and its bytes have more bits; noise in G.711 has 7.4."""
+"""Compressed or encrypted audio is as rough as noise, with a higher entropy in bits per byte: noise in G.711 has 7.4.
+"""
 QUIET = 64
-"""Mean level of pauses, which say nothing."""
+"""The mean level below which a block counts as a pause and is ignored."""
 LEAST_DC = 512
-"""One code again and again is a level of this or more: no silence."""
+"""The level from which on a constantly repeated code is not silence."""
 SLOW = 0.8
-"""Audio that comes at less than this of its speed, and steadily so, has another rate than was declared."""
+"""Audio that arrives steadily at less than this share of real time has another rate than declared."""
 STEADY_S, STEADY = 8, 0.05
-"""A speed is steady when that of each of these seconds is the mean, to within this."""
+"""A speed is steady if each of STEADY_S seconds deviates from the mean by at most STEADY."""
 CONTAINERS = {
     b"RIFF": "a WAV file with its header", b"\x1aE\xdf\xa3": "WebM or Matroska", b"OggS": "Ogg", b"fLaC": "FLAC",
     b"ID3\x03": "MP3", b"ID3\x04": "MP3", b"FORM": "an AIFF file", b"caff": "a CAF file",
@@ -48,11 +50,11 @@ SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 class Suspicion:
     why: Literal["format", "rate", "level"]
     detail: str
-    """One sentence."""
+    """The explanation in one sentence."""
 
 
 class FormatCheck:
-    """The check of one speaker's bytes against one declared format. `feed` returns a suspicion once at most."""
+    """The check of one speaker's bytes against one declared format. `feed` returns at most one suspicion."""
 
     def __init__(self, encoding: str, rate_hz: int) -> None:
         self._encoding, self._bytes_per_s = encoding, SAMPLE_BYTES[encoding] * rate_hz
@@ -61,21 +63,21 @@ class FormatCheck:
         self._begun = False
         self._votes: Counter[str] = Counter()
         self._speeds: deque[float] | None = deque(maxlen=STEADY_S)
-        """The speeds of the last seconds; None: the speed is not the sender's own, or is known to be right."""
+        """The speeds of the last seconds; None if the sender does not determine its speed, or if it is right."""
         self._second_s = 0.0
         self._second_bytes = 0
 
     def held_back(self) -> None:
-        """The sender is read no faster than it is heard: its speed says nothing."""
+        """Ignore the speed, because the sender is throttled."""
         self._speeds = None
 
     @property
     def done(self) -> bool:
-        """Whether enough of it has been looked at."""
+        """Whether enough audio has been examined."""
         return self._votes.total() >= BLOCKS
 
     def feed(self, data: bytes, now: float) -> Suspicion | None:
-        """The next bytes, which came at `now`."""
+        """Check the next bytes, which arrived at `now`."""
         if not data:
             return None
         return self._container(data) or self._speed(len(data), now) or self._examine(data)
@@ -93,7 +95,7 @@ class FormatCheck:
         if self._speeds is None:
             return None
         if np.isnan(self._second_s):
-            self._second_s = now  # what came with the first message was spoken before
+            self._second_s = now  # the audio in the first message was spoken before
             return None
         self._second_bytes += size
         if now < self._second_s + 1:
@@ -123,7 +125,7 @@ class FormatCheck:
         return Suspicion(why, f"The audio was declared as {NAMES[self._encoding]} and looks like {found}.")
 
     def _vote(self, block: bytes) -> str | None:
-        """The format that the block looks like instead; empty: no other. None while nothing can be said."""
+        """The other format that the block resembles; empty for none, and None if the block decides nothing."""
         match self._encoding:
             case "pcm_s16le":
                 return _instead_of_pcm(block)
@@ -139,7 +141,7 @@ STUCK = "the same byte all the time, which is not its silence"
 
 
 def _magnitudes(block: bytes) -> NDArray[np.float32]:
-    """The absolute values of the block as floats, without zeros; what is no number is infinite."""
+    """The absolute values of the block as floats, without zeros, and with NaN as infinity."""
     values = np.abs(np.frombuffer(block, "<f4").astype(np.float32))
     values[np.isnan(values)] = np.inf
     return values[values > 0]
@@ -151,7 +153,7 @@ def _level(samples: NDArray[Any]) -> float:
 
 
 def _roughness(samples: NDArray[Any]) -> float:
-    """Mean step by mean level; 0 of a constant."""
+    """The mean step divided by the mean level; 0 for a constant."""
     level = _level(samples)
     return float(np.abs(np.diff(samples.astype(np.float32))).mean()) / level if level else 0.0
 
@@ -177,7 +179,10 @@ def _instead_of_floats(block: bytes) -> str | None:
 
 
 def _instead_of_g711(block: bytes, own: NDArray[np.int16], other: NDArray[np.int16], other_name: str) -> str | None:
-    """`own`, `other`: the samples of the codes in the law that was declared and in the other one."""
+    """The other format that a G.711 block resembles, as `_vote` returns it.
+
+    `own` and `other` are the samples of all codes in the declared law and in the other one.
+    """
     codes = np.frombuffer(block, np.uint8)
     declared = own[codes]
     if (codes == codes[0]).all():
@@ -201,7 +206,7 @@ def _instead_of_g711(block: bytes, own: NDArray[np.int16], other: NDArray[np.int
 
 
 def _floats(block: bytes) -> NDArray[Any]:
-    """The block as floats if that is what it may be; otherwise one zero."""
+    """The block as floats if it may consist of floats; otherwise one zero."""
     values = _magnitudes(block)
     if len(values) < len(block) // 32 or ((values > 1e-15) & (values < 1.5)).mean() < 0.95:
         return np.zeros(1, np.float32)
@@ -209,7 +214,7 @@ def _floats(block: bytes) -> NDArray[Any]:
 
 
 def _entropy(codes: NDArray[np.uint8]) -> float:
-    """Bits of a byte."""
+    """The entropy of the codes in bits per byte."""
     counts = np.bincount(codes, minlength=256)
     share = counts[counts > 0] / len(codes)
     return float(-(share * np.log2(share)).sum())

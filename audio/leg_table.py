@@ -1,7 +1,7 @@
-"""The state of every leg that each packet and each tick needs, side by side: one array a field, one row a leg.
+"""The part of all legs' state that every packet and every tick needs: one array per field, one row per leg.
 
-The plain packets of all legs are taken in a few array operations (`audio.fast_path`), and the due windows of all
-legs are found in a few more (`audio.legs.block`). Whatever is rare works leg by leg on the very same cells.
+A few array operations store the plain packets of all legs (`audio.fast_path`), and a few more find the due windows of
+all legs (`audio.legs.block`). Code for rare cases works leg by leg on the same cells.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ T = TypeVar("T", int, float)
 
 
 class LegTable:
-    """`rows` rows of zeros. The arrays stay where they are, so views of them may be kept."""
+    """A table with `rows` rows of zeros. The arrays never move, so views of them may be kept."""
 
     def __init__(self, rows: int) -> None:
         self.consumed = np.zeros(rows, np.int64)
-        """Position up to which windows have been taken: a multiple of 256."""
+        """The position up to which windows have been consumed, a multiple of 256."""
         self.received = np.zeros(rows, np.int64)
-        """Position up to which nothing is missing."""
+        """The position up to which no audio is awaited."""
         self.base_s = np.zeros(rows)
-        """A missing window goes on as silence at `base_s` plus its end in seconds; infinity: the leg waits."""
+        """A missing window becomes silence at `base_s` plus its end in seconds; infinity if the leg waits for ever."""
         self.end = np.zeros(rows, np.int64)
-        """Past the latest received position."""
+        """The position after the latest received one."""
         self.next_sequence = np.zeros(rows, np.int64)
         self.next_timestamp = np.zeros(rows, np.int64)
         self.next_position = np.zeros(rows, np.int64)
         self.ssrc = np.zeros(rows, np.int64)
         self.packets = np.zeros(rows, np.int64)
         self.origin_s = np.zeros(rows)
-        """When position 0 is; NaN: not yet."""
+        """The time of position 0; NaN before it is known."""
         self.transit = np.zeros(rows)
-        """Arrival less position of the latest packet, in positions; NaN: not known."""
+        """The arrival less the position of the latest packet, in positions; NaN if unknown."""
         self.min_transit = np.zeros(rows)
         self.jitter = np.zeros(rows)
         self.head = np.zeros(rows, np.int64)
-        """The first 16 bits of the leg's plain packet without its marker; 0: no packet is plain."""
+        """The first 16 bits of the leg's plain packets without the marker bit; 0 if no packet is plain."""
         self.room = np.zeros(rows, np.int64)
-        """Positions in the leg's ring."""
+        """The number of positions in the leg's ring."""
         self.silent = np.zeros(rows, np.int64)
-        """Windows in a row, up to the latest, that are digital silence."""
+        """The number of latest windows in a row that are digital silence."""
         self.mask = np.zeros(rows, np.uint64)
-        """Eight times the code that is XORed over the leg's audio."""
+        """The code that is XORed over the leg's audio, repeated eight times."""
         self.cells: dict[str, Any] = {name: memoryview(getattr(self, name)) for name in _INTS + _FLOATS}
-        """The same memory, for one row at a time: an item costs a third of what an array's does."""
+        """The same memory as memoryviews, for access to single rows: an item costs a third of an array's."""
 
     def clear(self, row: int) -> None:
         for name in _INTS:
@@ -69,26 +69,26 @@ class LegTable:
         self.mask[row] = np.uint64(code) * _ALL_BYTES
 
     def copy(self, row: int, other: LegTable, other_row: int) -> None:
-        """Take over a row of this or another table."""
+        """Copy a row of this or another table to `row`."""
         for name in _INTS + _FLOATS:
             self.cells[name][row] = other.cells[name][other_row]
         self.mask[row] = other.mask[other_row]
 
 
 class LegRow:
-    """A row of a table, shared by all that belong to one leg: moving it moves them all."""
+    """A row of a table, shared by all objects of one leg: moving it moves them all."""
 
     __slots__ = ("cells", "row", "table")
 
     def __init__(self, table: LegTable | None = None, row: int = 0) -> None:
-        """Without a table: a row of its own."""
+        """`table`: the table of the row; without one the row gets a table of its own."""
         if table is None:
             table = LegTable(1)
             table.clear(0)
         self.table, self.row, self.cells = table, row, table.cells
 
     def move(self, table: LegTable, row: int) -> None:
-        """Move to another row, values and all."""
+        """Move to another row, together with the values."""
         table.copy(row, self.table, self.row)
         self.table, self.row, self.cells = table, row, table.cells
 
@@ -98,7 +98,7 @@ class HasLegRow(Protocol):
 
 
 class Cell(Generic[T]):
-    """An attribute that lives in the owner's row."""
+    """An attribute that is stored in the owner's row."""
 
     __slots__ = ("_name",)
 
@@ -116,7 +116,7 @@ class Cell(Generic[T]):
 
 
 class KnownCell:
-    """A float that may not be known yet: None outside, NaN in the row."""
+    """A float attribute that may be unknown: None for the owner, NaN in the row."""
 
     __slots__ = ("_name",)
 

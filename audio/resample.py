@@ -1,4 +1,4 @@
-"""Resamples from 8 to 16 kHz, however a stream is cut, by a causal half-band FIR."""
+"""The upsampler from 8 to 16 kHz by a causal half-band FIR, whose output does not depend on the cuts of the stream."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TAPS_ABOUT = 16
-"""Input samples on either side of an interpolated one."""
+"""The number of input samples on either side of an interpolated one."""
 LAG = 2 * _TAPS_ABOUT
-"""Samples at 16 kHz by which the output is late: 2 ms."""
+"""The delay of the output, 2 ms, in samples at 16 kHz."""
 
 
 def _half_band() -> NDArray[np.float32]:
@@ -21,7 +21,7 @@ def _half_band() -> NDArray[np.float32]:
 
 TAPS = _half_band()
 MEMORY = 2 * _TAPS_ABOUT - 1
-"""Input samples that stand before what an interpolated one may be made of."""
+"""The number of earlier input samples that an interpolated one may depend on."""
 
 
 class Upsampler:

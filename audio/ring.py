@@ -1,9 +1,9 @@
 """The rings of all legs, in planes: one array for 128 legs, addressed by row, window and offset.
 
-A row is 40.96 s long. A packet is stored at the place its timestamp names, which makes the ring the reorder buffer; a
-window is decoded when it is due. Of the row, the latest `HISTORY` positions that have been consumed can be read back,
-and `AHEAD` positions from there on can be written: each of their places was zeroed before it came into reach, and zero
-is silence. Narrow rows hold G.711 codes XORed with the codec's silence, wide rows int16 at 16 kHz.
+A row is 40.96 s long. A packet is stored at the place that its timestamp determines, so the ring is also the reorder
+buffer; a window is decoded when it is due. The latest `HISTORY` consumed positions of a row can be read back, and the
+`AHEAD` positions after them can be written. Each place is zeroed before it comes within reach, and zero is silence.
+Narrow rows hold G.711 codes XORed with the codec's silence, wide rows int16 at 16 kHz.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from numpy.typing import NDArray
 WINDOW = 256
 """Positions per window."""
 WINDOWS = 1280
-"""Windows per row: whole pages for every page size up to 64 KiB."""
+"""The windows per row, which are whole pages for every page size up to 64 KiB."""
 RING = WINDOWS * WINDOW
 AHEAD_WINDOWS = 308
 AHEAD = AHEAD_WINDOWS * WINDOW
-"""9.9 s: how far behind the consumed audio the latest writable position lies."""
+"""How far the latest writable position lies after the consumed audio: 9.9 s."""
 HISTORY = RING - AHEAD
-"""31.1 s: the longest utterance with its pre-roll."""
+"""How much consumed audio can be read back: 31.1 s, the longest utterance with its pre-roll."""
 ROWS = 128
 
 
 class RingBuffer:
-    """`windows`: (128, 1280, 256 · n) of uint8 (narrow, n = 1) or int16 (wide, n = 2); `codes` and `longs`: the same
+    """The rings of 128 legs.
+
+    `windows`: (128, 1280, 256 · n) of uint8 (narrow, n = 1) or int16 (wide, n = 2); `codes` and `longs`: the same
     memory, flat, as bytes and as words of 8 bytes.
 
-    The memory is reserved, not used: a page is taken when its first packet comes and given back when its leg closes.
-    numpy's own zeros would ask the kernel for huge pages, and one leg would then hold megabytes.
+    The memory is only reserved: a page is allocated by its first packet and freed when its leg closes. With numpy's own
+    zeros the kernel would use huge pages, and a single leg would occupy megabytes.
     """
 
     def __init__(self, *, wide: bool) -> None:
@@ -56,7 +58,7 @@ class RingBuffer:
 
 
 def store(ring: memoryview, start: int, data: bytes) -> None:
-    """Copy `data` into the ring at byte `start`, which counts on without end; it is shorter than the ring."""
+    """Copy `data`, shorter than the ring, to byte `start` modulo the ring's length."""
     size = len(ring)
     offset = start % size
     first = size - offset

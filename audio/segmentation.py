@@ -1,7 +1,8 @@
-"""Speech in a recording: the VAD and the endpointing of calls over audio that is all there already.
+"""The segmentation of a recording: the VAD and the endpointing of calls, over audio that is completely available.
 
-The windows go through the network in blocks of 128: all but its recurrent cell sees them at once, which costs a third
-of one call each. Where a block begins depends on the position alone, so a second scan finds the same utterances.
+The windows pass through the network in blocks of 128: all layers but the recurrent cell process them at once, which
+costs a third of single calls. The start of a block depends on the position only, so a second scan finds the same
+utterances.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, SileroVad
 from config import Endpointing
 
 BLOCK = MAX_BATCH * WINDOW
-"""Positions: 4.1 s."""
+"""The positions per block: 4.1 s."""
 LOUD_SPAN = 400
-"""Positions about a cut that say whether it lies in a sound: 50 ms."""
+"""The positions around a cut whose level decides whether it lies in a sound: 50 ms."""
 LOUD_PART = 0.1
-"""A cut lies in a sound if the level (RMS) about it is more than this part of the utterance's: -20 dB."""
+"""A cut lies in a sound if the level (RMS) around it exceeds this share of the utterance's level: -20 dB."""
 
 _NO_LEG: Any = None
 
@@ -39,50 +40,50 @@ class SpeechSegment:
     end: int
     """The end of the speech."""
     audio_start: int
-    """The first sample to be recognised; no two stretches share a sample."""
+    """The first sample to be recognised; no two segments share a sample."""
     samples: Samples
-    """int16 at 16 kHz, from `audio_start` on."""
+    """The audio from `audio_start` on, int16 at 16 kHz."""
     reason: EndReason
     torn: bool
-    """It goes on where the one before it was cut for its length, in the middle of a sound."""
+    """Whether the previous segment was cut for its length in the middle of a sound, and this one continues it."""
 
 
 class Scanner:
-    """One channel. Feed it in any pieces; what it finds does not depend on them."""
+    """The segmentation of one channel. The results do not depend on the pieces in which audio is fed."""
 
     def __init__(self, vad: SileroVad, profile: Endpointing) -> None:
         self._vad = vad
         self._endpointer = Endpointer(profile, _NO_LEG)
         self._hidden, self._cell = np.zeros(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32)
-        # What the decimator and the network remember of the samples before a block.
+        # The samples before a block that the decimator and the network need.
         self._memory, self._context = np.zeros(MEMORY, np.float32), np.zeros(CONTEXT, np.float32)
         self._kept = np.zeros(0, np.int16)
-        """Samples from `_floor` on: of the open utterance, or as many as the pre-roll of the next one takes."""
+        """Samples from `_floor` on: those of the open utterance, or those for the pre-roll of the next one."""
         self._floor = 0
         self._fed = self._scanned = 0
         self._started: SpeechOnset | None = None
         self._segmented = 0
-        """Where the audio of the last stretch ended."""
+        """The end of the last segment's audio."""
         self._torn = False
         self._power = 0.0
         """The power of the last window."""
         self._silent = 0
-        """Windows of digital silence just before `_scanned`."""
+        """The number of windows of digital silence just before `_scanned`."""
 
     @property
     def position(self) -> int:
-        """Samples so far, in positions."""
+        """The length of the audio so far, in positions."""
         return self._fed
 
     def feed(self, samples: Samples) -> Iterator[SpeechSegment]:
-        """Any number of samples, int16 at 16 kHz."""
+        """Process any number of samples, int16 at 16 kHz, and yield the segments that are complete."""
         self._kept = np.concatenate([self._kept, samples])
-        self._fed = self._floor + len(self._kept) // 2  # an odd one out waits for the next
+        self._fed = self._floor + len(self._kept) // 2  # an odd sample waits for the next one
         while self._fed - self._scanned >= BLOCK:
             yield from self._scan(BLOCK)
 
     def finish(self) -> Iterator[SpeechSegment]:
-        """The recording is over: the last windows, and what is open."""
+        """Process the last windows of the recording, and yield the open segment."""
         left = self._fed - self._scanned
         if left:
             yield from self._scan(left)
@@ -122,7 +123,7 @@ class Scanner:
         return self._vad.follow(views, self._hidden, self._cell), powers(views[:, CONTEXT:])
 
     def _levels(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The power of the 96 ms about each window: between two words it falls for this long."""
+        """The power of the 96 ms around each window: between two words it falls for this long."""
         power = np.square(samples).reshape(-1, 2 * WINDOW).mean(axis=1)
         about = np.concatenate([[self._power], power, power[-1:]])
         self._power = float(power[-1])
@@ -147,13 +148,13 @@ class Scanner:
         return SpeechSegment(max(ended.start, audio_start), end, audio_start, samples, ended.reason, torn)
 
     def _loud(self, cut: int, samples: Samples) -> bool:
-        """Whether the utterance is cut in the middle of a sound."""
+        """Whether a cut of the utterance at `cut` lies in a sound."""
         at = 2 * (cut - self._floor)
         about = self._kept[max(0, at - LOUD_SPAN) : at + LOUD_SPAN]
         return _rms(about) > LOUD_PART * _rms(samples)
 
     def _forget(self) -> None:
-        """Keep what an utterance may still want."""
+        """Drop the samples that no open or future utterance can need."""
         if self._started is not None:
             keep_from = self._started.audio_start
         else:

@@ -12,12 +12,12 @@ Samples = NDArray[np.int16]
 
 
 def ulaw_decode(codes: Codes) -> Samples:
-    """µ-law codes → int16, one sample a code."""
+    """µ-law codes → int16, one sample per code."""
     return ULAW[np.frombuffer(codes, np.uint8)]
 
 
 def alaw_decode(codes: Codes) -> Samples:
-    """A-law codes → int16, one sample a code. A-law has no zero: its silence 0xD5 is +8."""
+    """A-law codes → int16, one sample per code. A-law has no zero: its silence 0xD5 is +8."""
     return ALAW[np.frombuffer(codes, np.uint8)]
 
 

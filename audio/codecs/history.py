@@ -1,4 +1,4 @@
-"""Audio from before a codec change, kept until it is too old to be read, and joined to what came after."""
+"""Audio from before a codec change: it is kept until it is too old to be read, and joined to the audio after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audio.codecs.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class EpochHistory:
-    """The audio that `Leg.read` gave for [start, end) while `codec` was in force."""
+    """The audio that `Leg.read` returned for [start, end) while `codec` was in force."""
 
     codec: Codec
     start: int
@@ -23,13 +23,13 @@ class EpochHistory:
         return self.start + len(self.audio) // _bytes(self.codec)
 
     def read(self, start: int, stop: int) -> bytes:
-        """The part of [start, stop) that lies here."""
+        """The part of [start, stop) that this epoch contains."""
         size = _bytes(self.codec)
         return self.audio[max(0, start - self.start) * size : max(0, stop - self.start) * size]
 
 
 def join(pieces: list[tuple[Codec, bytes]]) -> bytes:
-    """Consecutive audio as one, in the codec of the last piece."""
+    """The consecutive pieces as one, in the codec of the last piece."""
     codec = pieces[-1][0]
     return b"".join(audio if _form(own) == _form(codec) else _convert(audio, own, codec) for own, audio in pieces)
 
@@ -44,7 +44,7 @@ def _form(codec: Codec) -> str:
 
 def _convert(audio: bytes, codec: Codec, to: Codec) -> bytes:
     if codec.wide:
-        # Pairs averaged: plain, but a read across a change from wide to narrow happens at most once a re-INVITE.
+        # Averaging pairs is crude, but a read across a change from wide to narrow happens at most once per re-INVITE.
         pairs = np.frombuffer(audio, "<i2").astype(np.int32).reshape(-1, 2)
         samples = (pairs.sum(axis=1) >> 1).astype(np.int16)
     else:

@@ -1,12 +1,11 @@
 """Opus (RFC 6716) over RTP (RFC 7587), by libopus: packets to 16 kHz and back.
 
-A packet says itself how long it is, 2.5 to 120 ms, and its RTP clock is 48 kHz whatever was sampled. The decoder
-carries state from packet to packet, so packets wait by position until it is their windows' turn (`OpusWindows`), in
-order whatever order they came in. One that is missing is taken from the next one, which brings the speech of the one
-before it at a low rate when the sender was asked for that (`useinbandfec`), and what even that does not have is
-concealed.
+A packet contains its own duration, 2.5 to 120 ms, and the RTP clock is 48 kHz at any sampling rate. The decoder carries
+state from packet to packet, so packets wait until their window is due (`OpusWindows`), sorted by position. A missing
+packet is decoded from the next one: on request (`useinbandfec`) a sender adds the speech of the previous packet at a
+low rate. Audio that even this does not cover is concealed.
 
-PJSIP is linked with libopus; it is loaded here when the first such leg opens.
+PJSIP is linked with libopus; this module loads it when the first such leg opens.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from audio.errors import AudioError
 
 RATE_HZ = 16000
 SILENCE = b"\xf8\xff\xfe"
-"""20 ms of it: a full-band CELT frame that codes nothing."""
+"""20 ms of silence: a full-band CELT frame without content."""
 _POSITION_HZ = 8000
 _MAX_PACKET = 960
-"""120 ms in positions."""
+"""The longest packet, 120 ms, in positions."""
 _STEP = 20
-"""Concealment comes in multiples of 2.5 ms."""
+"""The step of concealment, 2.5 ms, in positions."""
 _CONCEALED = 480
-"""60 ms: what is missing for longer is silence, and not the echo of what came last."""
+"""The longest gap to conceal, 60 ms, in positions. A longer one is silence, not an echo of the last sound."""
 _MONO = 1
 _VOIP = 2048
 _SET_BITRATE, _SET_INBAND_FEC, _SET_PACKET_LOSS = 4002, 4012, 4014
@@ -39,15 +38,15 @@ _FRAME_SAMPLES = RATE_HZ // 50
 
 
 Piece = tuple[int, NDArray[np.int16]]
-"""Samples, and the position of the first."""
+"""The position of the first sample, and the samples."""
 
 
 class OpusError(AudioError, ValueError):
-    """A payload is no Opus packet."""
+    """The payload is no Opus packet."""
 
 
 class OpusPacket:
-    """A payload, as long as it lasts: `len` is in positions."""
+    """A payload whose `len` is its duration in positions."""
 
     __slots__ = ("_positions", "data")
 
@@ -64,7 +63,7 @@ class OpusPacket:
 
 
 class OpusDecoder:
-    """One stream's: packets in order to int16 mono at 16 kHz, stereo mixed."""
+    """The decoder of one stream: packets in order → int16 mono at 16 kHz, with stereo mixed down."""
 
     def __init__(self) -> None:
         self._opus = _library()
@@ -79,18 +78,18 @@ class OpusDecoder:
             self._opus.opus_decoder_destroy(state)
 
     def decode(self, packet: bytes) -> NDArray[np.int16]:
-        """Raises OpusError when it is damaged; the decoder goes on from where it was."""
+        """Decode a packet. Raises OpusError if it is damaged, which leaves the decoder's state unchanged."""
         return self._decode(packet, len(self._room), 0)
 
     def before(self, packet: bytes, positions: int) -> NDArray[np.int16]:
-        """The `positions` just before `packet`, a multiple of 20, as far as it brings them along."""
+        """The `positions` (a multiple of 20) just before `packet`, from its redundancy if it has any."""
         try:
             return self._decode(packet, 2 * positions, 1)
         except OpusError:
             return self.conceal(positions)
 
     def conceal(self, positions: int) -> NDArray[np.int16]:
-        """Samples for this many positions, a multiple of 20, of which nothing is known."""
+        """Concealment for this many positions, a multiple of 20, that no packet covers."""
         return self._decode(None, 2 * positions, 0)
 
     def _decode(self, packet: bytes | None, samples: int, fec: int) -> NDArray[np.int16]:
@@ -102,7 +101,7 @@ class OpusDecoder:
 
 
 class OpusEncoder:
-    """20 ms packets of speech, with what the next packet needs to stand in for this one."""
+    """The encoder of speech in packets of 20 ms, each with redundancy for the previous one."""
 
     def __init__(self) -> None:
         self._opus = _library()
@@ -130,18 +129,18 @@ class OpusEncoder:
 
 
 class OpusWindows:
-    """A leg's packets by position until their turn, and the samples behind the latest window."""
+    """A leg's packets, by position, until their window is due, and the decoded samples after the latest window."""
 
     __slots__ = ("_at", "_decoder", "_packet_end", "_rest", "_waiting", "damaged")
 
     def __init__(self) -> None:
         self._decoder = OpusDecoder()
         self._waiting: list[tuple[int, bytes, int]] = []
-        """(position, packet, positions), ascending. The timeline refuses what is too far ahead, so it is bounded."""
+        """(position, packet, positions), ascending. It is bounded, because the timeline refuses audio too far ahead."""
         self._at = 0
-        """Filled so far; `_rest` ends here."""
+        """The position up to which samples exist, where `_rest` ends."""
         self._packet_end = 0
-        """Where the latest packet ended."""
+        """The end position of the latest packet."""
         self._rest = np.empty(0, np.int16)
         self.damaged = 0
 
@@ -149,14 +148,14 @@ class OpusWindows:
         insort(self._waiting, (position, packet.data, len(packet)))
 
     def fill(self, start: int, stop: int, window: NDArray[np.int16]) -> None:
-        """Fill `window`, which is zero, with [start, stop): two samples a position. Windows come in order."""
+        """Fill `window`, which is zero, with [start, stop), two samples per position; windows must come in order."""
         pieces = [(self._at - len(self._rest) // 2, self._rest)]
         self._at = max(self._at, start)
         while self._at < stop and self._waiting:
             position, packet, size = self._waiting[0]
             if position > self._at:
                 if position - size >= stop:
-                    break  # it knows nothing of this window
+                    break  # its redundancy does not reach back to this window
                 pieces += self._bridge(position, packet, size)
             self._waiting.pop(0)
             self._add(pieces, self._decoded(packet, size), position)
@@ -165,14 +164,14 @@ class OpusWindows:
         _lay(pieces, stop, self._rest)
 
     def _add(self, pieces: list[Piece], samples: NDArray[np.int16], position: int) -> None:
-        """Samples that begin at `position`, but for what is there already."""
+        """Add samples that begin at `position`, except those for positions that are filled already."""
         cut = max(0, self._at - position)
         if 2 * cut < len(samples):
             pieces.append((position + cut, samples[2 * cut :]))
             self._at = self._packet_end = position + len(samples) // 2
 
     def _bridge(self, position: int, packet: bytes, size: int) -> list[Piece]:
-        """The samples that stand in for the positions up to `position`, where `packet` begins."""
+        """The samples that replace the missing audio before `packet`, which begins at `position`."""
         missing, self._at = position - self._at, position
         known = min(size, missing) // _STEP * _STEP
         blind = (missing - known) // _STEP * _STEP
@@ -192,7 +191,7 @@ class OpusWindows:
 
 
 def _lay(pieces: list[Piece], start: int, out: NDArray[np.int16]) -> None:
-    """Copy the pieces into `out`, which begins at `start`, as far as they lie in it."""
+    """Copy the parts of the pieces that lie in `out`, which begins at `start`."""
     for begin, samples in pieces:
         skip, into = 2 * max(0, start - begin), 2 * max(0, begin - start)
         part = samples[skip : skip + max(0, len(out) - into)]
@@ -201,7 +200,7 @@ def _lay(pieces: list[Piece], start: int, out: NDArray[np.int16]) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Raises OSError. PyDLL keeps the interpreter's lock: a call takes microseconds."""
+    """Load libopus. Raises OSError. PyDLL keeps the interpreter's lock, since a call takes microseconds only."""
     try:
         library = ctypes.PyDLL("libopus.so.0")
     except OSError:

@@ -43,13 +43,13 @@ Legs = Mapping[int, "Leg"]
 
 
 class BatchEndpointer:
-    """`rows` endpointers. Equal, detection for detection, to one `audio.endpointing.table.Endpointer` for each row."""
+    """`rows` endpointers, which detect exactly what one `audio.endpointing.table.Endpointer` per row would."""
 
     def __init__(self, rows: int) -> None:
         self._limits: dict[int, Limits] = {}
         self._enter, self._exit = np.zeros(rows), np.zeros(rows)
         self._min_speech = np.zeros(rows, np.int32)
-        # Silent windows from which LAPSE, PAUSE and END hold; the count of those reached is the event.
+        # The numbers of silent windows from which LAPSE, PAUSE and END hold; the count of those reached is the event.
         self._silences = np.zeros((rows, 3), np.int32)
         self._pre_roll, self._room = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._split_from = np.zeros(rows, np.int64)
@@ -59,19 +59,19 @@ class BatchEndpointer:
         self._start, self._audio_start = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._end, self._previous_end = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._quiet_at, self._quiet_p = np.zeros(rows, np.int64), np.zeros(rows)
-        # Power: of the loudest voiced window, and of the quietest one since the last voiced one.
+        # The power of the loudest voiced window, and of the quietest window since the last voiced one.
         self._loudest, self._quietest = np.zeros(rows), np.zeros(rows)
         self._held = np.zeros(rows, np.uint8)
-        """How many windows the end of the utterance has waited for a sound."""
+        """The number of windows by which a sound has delayed the end of the utterance."""
 
     def open(self, row: int, limits: Limits) -> None:
-        """A fresh endpointer in this row."""
+        """Reset the endpointer of this row."""
         self.limit(row, limits)
         for values in self._values():
             values[row] = 0
 
     def limit(self, row: int, limits: Limits) -> None:
-        """Another profile for what comes. Only of a fresh or `idle` row: a state may have no such event any more."""
+        """Set another profile. The row must be fresh or `idle`: other states may have no transition for its events."""
         self._limits[row] = limits
         self._enter[row], self._exit[row] = limits.enter, limits.exit
         self._min_speech[row] = limits.min_speech_windows
@@ -81,22 +81,22 @@ class BatchEndpointer:
         self._split_from[row] = limits.split_from
 
     def move(self, row: int, other_row: int) -> None:
-        """Go on in `row` with the endpointer in `other_row`."""
+        """Continue in `row` with the endpointer of `other_row`."""
         self.open(row, self._limits.pop(other_row))
         for values in self._values():
             values[row] = values[other_row]
 
     def bar(self, row: int, position: int) -> None:
-        """No utterance of this row reaches back before `position`."""
+        """Keep utterances of this row from reaching back before `position`."""
         self._previous_end[row] = max(int(self._previous_end[row]), position)
 
     def idle(self, row: int) -> bool:
-        """Neither in an utterance nor at its onset."""
+        """Whether the row is neither in an utterance nor at its onset."""
         state: int = self._states[row]
         return state == _IDLE
 
     def at_rest(self, rows: Rows) -> NDArray[np.bool_]:
-        """`idle` of each."""
+        """`idle` for each of the rows."""
         rest: NDArray[np.bool_] = self._state[rows] == _IDLE
         return rest
 
@@ -108,8 +108,10 @@ class BatchEndpointer:
         powers: NDArray[np.float32],
         legs: Legs,
     ) -> list[Detection]:
-        """One window for each of `rows` (distinct), beginning at `starts`; `powers` are their mean squares, and `legs`
-        gives the leg of a row."""
+        """Process one window for each of `rows` (distinct), beginning at `starts`.
+
+        `powers` are the windows' mean squares, and `legs` maps a row to its leg.
+        """
         state, silent = self._state[rows], self._silent[rows]
         speaking = ((state == EndpointState.ONSET) | (state == EndpointState.SPEECH)) & (silent == 0)
         voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
@@ -138,7 +140,7 @@ class BatchEndpointer:
         for index in acting.tolist():
             action = Action(int(_ACTION[key[index]]))
             detections += self._act(int(rows[index]), action, legs)
-            # A split starts the search for a quiet spot anew, from the next window on.
+            # A split restarts the search for a quiet spot, from the next window on.
             late[index] &= action not in (Action.SPLIT, Action.RESUME_AND_SPLIT)
         quieter = np.flatnonzero(late & busy & (probabilities < self._quiet_p[rows]))
         if len(quieter):
@@ -155,8 +157,7 @@ class BatchEndpointer:
         ends: NDArray[np.int32],
         powers: NDArray[np.float32],
     ) -> None:
-        """Put the end of an utterance off, which comes after `ends` silent windows, while there is a sound that may be
-        the beginning of a word."""
+        """Delay the end of an utterance, due after `ends` silent windows, during a sound that may begin a word."""
         quietest = self._quietest[rows]
         if (ending := silent >= ends).any():
             loud = powers > np.maximum(RISE * quietest, FAINT * self._loudest[rows])
@@ -194,7 +195,7 @@ class BatchEndpointer:
         return detections
 
     def finish(self, row: int, reason: EndReason, leg: Leg, consumed: int) -> list[Detection]:
-        """End the row's open utterance, if there is one; the row goes on from IDLE."""
+        """End the row's open utterance, if any; the row continues from IDLE."""
         limits, utterance = self._limits[row], self._utterance(row)
         detections = finish(EndpointState(int(self._state[row])), reason, leg, limits, utterance, consumed)
         self._store(row, utterance)

@@ -1,5 +1,4 @@
-"""The detections that a leg's audio gives. Positions are 8 kHz samples since the leg's sample 0; intervals are
-half-open."""
+"""The detections in a leg's audio. Positions are 8 kHz samples since the leg's sample 0; intervals are half-open."""
 
 from __future__ import annotations
 
@@ -20,14 +19,15 @@ class SpeechOnset:
     start: int
     """The first voiced position."""
     audio_start: int
-    """`start` less the pre-roll, never before the end of the utterance before: recognise from here."""
+    """The position from which to recognise: `start` less the pre-roll, but not before the previous utterance's end."""
     cut_from: int
-    """If the utterance is cut for its length, it is cut no earlier: what follows may belong to the next one."""
+    """The earliest position at which the utterance may be cut for its length; audio after it may belong to the next
+    utterance."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechPaused:
-    """`speculate_ms` of silence have passed since `end`: if nothing more comes, the utterance was this."""
+    """`speculate_ms` of silence have passed since `end`: if no more speech follows, the utterance is complete."""
 
     leg: Leg
     end: int
@@ -35,7 +35,7 @@ class SpeechPaused:
 
 @dataclass(frozen=True, slots=True)
 class SpeechResumed:
-    """Speech after a `SpeechPaused`: the utterance goes on."""
+    """Speech follows a `SpeechPaused`: the utterance goes on."""
 
     leg: Leg
 
@@ -45,15 +45,15 @@ class SpeechOffset:
     leg: Leg
     start: int
     end: int
-    """Where the last voiced window ended, or the quietest spot at `max_length`."""
+    """The end of the last voiced window; for `max_length` the quietest spot."""
     audio_end: int
-    """`end + speculate_ms` for an utterance that a pause ended, never beyond what has been consumed."""
+    """The end of the audio to recognise: `end + speculate_ms` after a pause, but not beyond the consumed audio."""
     reason: EndReason
 
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One DTMF digit of RFC 4733, however often its packets were repeated."""
+    """One DTMF digit of RFC 4733, which is reported once for all its packets."""
 
     leg: Leg
     position: int

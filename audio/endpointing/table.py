@@ -1,15 +1,15 @@
 """Endpointing: speech probabilities, one per window of 32 ms, become utterances.
 
-The one rule: a window is *voiced* when its probability reaches `enter`, or `exit` while the window before was voiced
-too; counters of voiced and of silent windows turn that into an event, and `TABLE` says what an event does in a state.
-The network knows a word that begins with a consonant late, so an end waits a little while there is a sound at all.
+One rule decides: a window is *voiced* if its probability reaches `enter`, or `exit` while the previous window was
+voiced. Counters of voiced and silent windows turn that into an event, and `TABLE` defines the transition of each state
+for each event. The network recognises a word that begins with a consonant late, so an end waits a little during sounds.
 
     IDLE    nothing                     ONSET   voiced, but not yet for `min_speech_ms`
     SPEECH  an utterance                PAUSED  an utterance, silent for `speculate_ms`
 
-An utterance that would outgrow `max_utterance_s` is split at the quietest spot of its last third, in a call of its last
-half second, because somebody waits for the text before the spot. What follows is the next utterance. `Endpointer` is
-one leg in plain Python; `audio.endpointing.batch` runs the same table over all legs.
+An utterance that would exceed `max_utterance_s` is split at the quietest spot of its last third. In a call only its
+last half second is searched, because a reader waits for the text before the spot. The rest becomes the next utterance.
+`Endpointer` is one leg in plain Python; `audio.endpointing.batch` runs the same table over all legs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
     from audio.legs.leg import Leg
 
 WINDOW = 256
-"""Positions per window."""
+"""The positions per window."""
 WINDOW_MS = 32
 LAPSE_WINDOWS = 3
-"""An onset survives shorter gaps, so that a stop consonant does not swallow a "yes"."""
+"""An onset survives gaps shorter than this, so that a stop consonant does not swallow a "yes"."""
 SILENT_WINDOWS = 16
-"""After this many windows of digital silence the rest need not be heard. Half a second: as long as an utterance is
-waited for."""
+"""The number of windows of digital silence after which the VAD may be skipped: half a second, which by default ends any
+utterance."""
 SPLIT_WINDOWS = 16
-"""How far back a call is split at most. Half a second has a gap between two words or more."""
+"""The windows before the limit in which a call's utterance is split. Half a second contains a gap between two words."""
 HOLD_WINDOWS = 6
-"""The end of a call's utterance waits so long at most while there is a sound: 192 ms. The network knows a word that
-begins with a consonant that late."""
+"""The most windows by which a sound delays the end of a call's utterance: 192 ms. That is how late the network
+recognises a word that begins with a consonant."""
 RISE, FAINT = 10.0, 10**-4.5
-"""A sound is 10 dB louder than the quietest window of the pause, and within 45 dB of the loudest of the utterance."""
+"""A sound is at least 10 dB louder than the quietest window of the pause, and within 45 dB of the utterance's loudest.
+"""
 NOWHERE = -1
 LOUDEST = float("inf")
 
@@ -55,18 +56,18 @@ class EndpointState(IntEnum):
 
 class EndpointEvent(IntEnum):
     QUIET = 0
-    """A window that is not voiced."""
+    """The window is not voiced."""
     LAPSE = 1
-    """No voiced window for `LAPSE_WINDOWS`."""
+    """There was no voiced window for `LAPSE_WINDOWS`."""
     PAUSE = 2
-    """No voiced window for `speculate_ms`."""
+    """There was no voiced window for `speculate_ms`."""
     END = 3
-    """No voiced window for `min_silence_ms`."""
+    """There was no voiced window for `min_silence_ms`."""
     VOICED = 4
     CONFIRMED = 5
-    """Voiced, and `min_speech_ms` in all."""
+    """The window is voiced, and `min_speech_ms` of speech have been reached."""
     FULL = 6
-    """Voiced, and the utterance has no room left."""
+    """The window is voiced, and the utterance has reached its maximum length."""
 
 
 class Action(IntEnum):
@@ -112,7 +113,7 @@ def powers(windows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class UndefinedTransition(AssertionError):
-    """An event that cannot happen in a state: a fault of this code, never of the audio."""
+    """An event has no transition in a state: a bug in this code, never caused by audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,11 @@ class Limits:
     pre_roll: int
     speculate: int
     room: int
-    """How far voiced audio may reach from `audio_start`, so that with `speculate` it stays within `max_utterance_s`."""
+    """The most voiced positions after `audio_start`, so that with `speculate` they stay within `max_utterance_s`."""
 
     @property
     def split_from(self) -> int:
-        """How far from `audio_start` a call may be split at the earliest."""
+        """The earliest split of a call's utterance, in positions after `audio_start`."""
         return max(-(-2 * self.room // 3), self.room - SPLIT_WINDOWS * WINDOW)
 
     @classmethod
@@ -154,20 +155,20 @@ class Limits:
 
 @dataclass(slots=True)
 class UtteranceSpan:
-    """The current utterance of a leg (valid outside IDLE), and where the one before it ended."""
+    """The current utterance of a leg (valid outside IDLE), and the end of the previous one."""
 
     start: int = 0
     audio_start: int = 0
     end: int = 0
     """The end of the last voiced window."""
     quiet_at: int = NOWHERE
-    """Middle of the quietest window so far, in calls of the least speech-like, from where on a split may be: where it
-    would be."""
+    """Where a split would be: the middle of the quietest window since the earliest split (in calls, the window with the
+    lowest probability)."""
     previous_end: int = 0
 
 
 def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> list[Detection]:
-    """The detections of an action; moves `utterance` on where it ended or was split."""
+    """The detections of an action; updates `utterance` if it ended or was split."""
     if action is Action.START:
         return [SpeechOnset(leg, utterance.start, utterance.audio_start, utterance.audio_start + limits.split_from)]
     if action is Action.PAUSE:
@@ -179,7 +180,7 @@ def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> l
         return [SpeechOffset(leg, utterance.start, utterance.end, utterance.end + limits.speculate, "endpoint")]
     assert action in (Action.SPLIT, Action.RESUME_AND_SPLIT), action
     spot = utterance.quiet_at if utterance.quiet_at != NOWHERE else utterance.end - WINDOW
-    # A pause may have carried the search past the room; its beginning, which lies within, is as quiet.
+    # In a pause the search may have gone beyond the limit; the pause's beginning, within the limit, is as quiet.
     spot = min(spot, utterance.audio_start + limits.room)
     ended = SpeechOffset(leg, utterance.start, spot, spot, "max_length")
     utterance.start = utterance.audio_start = utterance.previous_end = spot
@@ -191,7 +192,7 @@ def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> l
 def finish(
     state: EndpointState, reason: EndReason, leg: Leg, limits: Limits, utterance: UtteranceSpan, consumed: int
 ) -> list[Detection]:
-    """End what is open; the leg goes on from IDLE. An unconfirmed onset is no utterance."""
+    """End the open utterance, if any; the leg continues from IDLE. An unconfirmed onset is no utterance."""
     if state not in (EndpointState.SPEECH, EndpointState.PAUSED):
         return []
     utterance.previous_end = utterance.end
@@ -200,8 +201,7 @@ def finish(
 
 
 class Endpointer:
-    """The endpointing of one leg, window by window: the definition that `audio.endpointing.batch.BatchEndpointer` is
-    tested against."""
+    """The endpointing of one leg, window by window. Tests compare `audio.endpointing.batch.BatchEndpointer` with it."""
 
     def __init__(self, profile: Endpointing, leg: Leg) -> None:
         self.limits, self.leg = Limits.of(profile), leg
@@ -215,9 +215,9 @@ class Endpointer:
     def window(
         self, start: int, probability: float, power: float = 0.0, *, level: float | None = None
     ) -> list[Detection]:
-        """The window [start, start + 256) with this speech probability and power; windows come in order.
+        """Process the window [start, start + 256) with this speech probability and power; windows must be in order.
 
-        `level`: of a file, how loud it is; a long utterance is split where it is quietest.
+        `level`: the loudness of the window in a file, whose long utterances are split where it is lowest.
         """
         limits, utterance, stop = self.limits, self.utterance, start + WINDOW
         split_from = limits.split_from if level is None else -(-2 * limits.room // 3)
@@ -265,7 +265,7 @@ class Endpointer:
         return detections
 
     def _waits(self, power: float) -> bool:
-        """Whether the end of an utterance is put off by a sound, which may be the beginning of a word."""
+        """Whether a sound, which may begin a word, delays the end of the utterance."""
         open_ = self.state in (EndpointState.SPEECH, EndpointState.PAUSED)
         loud = power > max(RISE * self._quietest, FAINT * self._loudest)
         return open_ and loud and self._silent > 1 and self._held < HOLD_WINDOWS
@@ -276,13 +276,13 @@ class Endpointer:
 
     @property
     def earliest(self) -> int:
-        """Audio before this position is of no utterance that is open or to come."""
+        """The position before which audio belongs to no open or future utterance."""
         if self.at_rest:
             return max(self.utterance.previous_end, self.consumed - self.limits.pre_roll)
         return self.utterance.audio_start
 
     def finish(self, reason: EndReason) -> list[Detection]:
-        """No more windows for now: ends the open utterance, if there is one."""
+        """End the open utterance, if any, because no more windows follow for now."""
         detections = finish(self.state, reason, self.leg, self.limits, self.utterance, self.consumed)
         self.state, self._voiced, self._silent = EndpointState.IDLE, 0, 0
         return detections

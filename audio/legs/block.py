@@ -1,4 +1,4 @@
-"""The rings of 128 legs of one kind, narrow or wide, and what turns their windows into samples."""
+"""The rings of 128 legs of one kind, narrow or wide, and the conversion of their windows to samples for the VAD."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SAMPLES = _table()
 
 
 class Block:
-    """Rows for up to 128 legs. All arrays stay where they are, so a leg may hold memoryviews of them."""
+    """Rows for up to 128 legs. The arrays never move, so a leg may keep memoryviews of them."""
 
     def __init__(self, number: int, *, wide: bool) -> None:
-        """`number`: its rows are 128 · `number` and those after it among all."""
+        """`number`: among the rows of all blocks, this block's begin at 128 · `number`."""
         self.wide, self.base = wide, number * ROWS
         self.plane = RingBuffer(wide=wide)
         self._memory = np.zeros((ROWS, MEMORY), np.float32) if wide else None
@@ -47,7 +47,7 @@ class Block:
         return len(self._free)
 
     def allocate(self) -> int:
-        """The lowest free row, all zero: due legs lie close together."""
+        """Allocate the lowest free row, all zero, so that due legs are close together."""
         return heapq.heappop(self._free)
 
     def free(self, row: int) -> None:
@@ -65,9 +65,9 @@ class Block:
         return window
 
     def samples(self, rows: Rows, starts: NDArray[np.int64], out: Floats) -> NDArray[np.bool_]:
-        """The windows that begin at `starts`, as 8 kHz samples in [-1, 1); they have been consumed then.
+        """Consume the windows that begin at `starts`, and write them to `out` as 8 kHz samples in [-1, 1).
 
-        Says of each whether it is digital silence, which windows of wide blocks are never said to be.
+        Returns for each whether it is digital silence, which is never the case for wide blocks.
         """
         if self._memory is None:
             codes = self.plane.windows[rows, starts // WINDOW % WINDOWS]
@@ -80,14 +80,14 @@ class Block:
         return silent
 
     def skip(self, rows: Rows, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these windows are digital silence; those have been consumed then. Not for wide blocks."""
+        """Consume those of these windows that are digital silence, and return which are. Not for wide blocks."""
         index = starts // WINDOW
         silent = np.logical_not(self.plane.windows[rows, index % WINDOWS].any(axis=1))
         self._reach(rows[silent], index[silent])
         return silent
 
     def _reach(self, rows: Rows, index: NDArray[np.int64]) -> None:
-        """Zero what comes into reach next; on the first lap it is untouched memory and stays so."""
+        """Zero the windows that come within reach next; on the first lap their memory is untouched and stays so."""
         used = index + AHEAD_WINDOWS >= WINDOWS
         if used.any():
             self.plane.windows[rows[used], (index[used] + AHEAD_WINDOWS) % WINDOWS] = 0

@@ -1,9 +1,9 @@
-"""Where the chunks of a stream transport belong: stated positions → positions of the leg.
+"""The placement of a stream transport's chunks: stated positions → positions of the leg.
 
-On TCP nothing is lost on the way, but a client may leave something out, send out of order, or round its positions to
-milliseconds (Twilio). A chunk that says roughly where the audio before it ended follows it; one that says it is further
-on leaves a gap of a whole number of chunks, into which exactly those that were overtaken fall. Before the first chunk
-there is room for those that it has overtaken.
+TCP loses nothing, but a client may omit audio, send out of order, or round its positions to milliseconds (Twilio). A
+chunk whose stated position is close to the end of the previous audio follows it directly. One with a later position
+leaves a gap of a whole number of chunks, into which overtaken chunks fit exactly. Before the first chunk there is room
+for chunks that it has overtaken.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from audio.legs.timeline import LegTimeline
 
 SNAP = 240
-"""30 ms: the most by which a stated position is corrected; for short chunks half their length."""
+"""The largest correction of a stated position: 30 ms, or half of a shorter chunk."""
 REACH = 800
-"""100 ms: how far the first chunk may have overtaken others."""
+"""How far the first chunk may have overtaken others: 100 ms."""
 ADOPT = 40
-"""5 ms: when stated positions are off by this much on average, a silent leg is moved there."""
+"""The mean deviation of stated positions at which a silent leg is moved: 5 ms."""
 
 
 class ChunkClock:
@@ -25,27 +25,27 @@ class ChunkClock:
         self.packets = 0
         """The number of chunks."""
         self.arrival_s = 0.0
-        """When the latest chunk came."""
+        """When the latest chunk arrived."""
         self.begun_s = 0.0
-        """When the first chunk came."""
+        """When the first chunk arrived."""
         self.gap_s: float | None = None
         """When the earliest open gap was seen."""
         self._deviation = 0.0
 
     @property
     def exact(self) -> bool:
-        """Chunks have come, and where each said the one before had ended."""
+        """Whether there were chunks, and each stated exactly the end of the previous one."""
         return self.packets > 0 and self._deviation == 0.0
 
     def place(self, position: int, size: int, timeline: LegTimeline, *, silent: bool) -> int:
-        """Where a chunk of `size` positions that says `position` starts; `silent`: the leg is, so it may be moved."""
+        """The start of a chunk of `size` positions that states `position`. `silent`: the leg may be moved."""
         if not self.packets:
             return position
         deviation, near = position - timeline.end, min(SNAP, size // 2)
         if deviation < -near:
             for low, high in timeline.gaps:
                 if low - near <= position < high:
-                    # Counted from the chunk that has overtaken it: the gap's other end may have been given up.
+                    # Count back from the overtaking chunk: the start of the gap may have been given up.
                     back = round((high - position) / size) * size
                     return high - back if abs(high - position - back) <= near else position
             return position

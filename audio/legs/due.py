@@ -1,8 +1,8 @@
-"""When a missing window stops being waited for: the due time of a leg's next windows.
+"""The due time of a leg's next windows, at which a missing window becomes silence.
 
-What has come completely is due at once. What is missing goes on as silence from a time on that moves with the position:
-one position later is waited for 1/8000 s longer. So one number says it for all windows, and the detector finds the due
-ones of all legs in one comparison: `base_s`, the time at which a window that ended at position 0 would be given up.
+A complete window is due at once. The due time of missing windows moves with the position: each position waits 1/8000 s
+longer than the previous one. So a single number per leg is enough: `base_s`, the time at which a window that ended at
+position 0 would be given up. With it the detector finds the due windows of all legs in one comparison.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class DueTime:
         self, transport: Transport, timeline: LegTimeline, clock: RtpClock, chunks: ChunkClock, place: LegRow,
         jitter_s: float, stall_s: float,
     ) -> None:  # fmt: skip
-        """`jitter_s`: how long a window waits for what is missing of it once later audio has come."""
+        """`jitter_s`: how long a window waits for missing audio once later audio has arrived."""
         self._transport, self._jitter_s, self.place = transport, jitter_s, place
         self._timeline, self._clock, self._chunks = timeline, clock, chunks
         self.stall_s = self._patience_s = stall_s
-        """How long a stream that sends nothing is waited for; infinity: until its next chunk."""
+        """How long a stream may send nothing before it continues as silence; infinity waits for its next chunk."""
 
     def wait(self, *, endless: bool) -> None:
-        """Wait, from the next chunk on, for a stream that sends nothing without end, or as long as at the beginning."""
+        """Set `stall_s`, from the next chunk on, to infinity (`endless`) or to its original value."""
         self.stall_s = NEVER if endless else self._patience_s
 
     def update(self) -> None:
-        """Something has come, or has been given up."""
+        """Recompute the due time, after audio has arrived or been given up."""
         timeline, chunks = self._timeline, self._chunks
         overtaken = bool(timeline.gaps) and timeline.gaps[0][0] < timeline.begin
         if overtaken and chunks.arrival_s >= chunks.begun_s + self._jitter_s:
-            # The next chunk says so, not the clock: a window is not torn from what is still to come of it.
+            # The arrival of a chunk decides this, not the clock, so that no window is given up while it is arriving.
             timeline.give_up(timeline.begin)
             overtaken = False
         self._received = timeline.received
         if self._transport == "rtp":
-            # Each window has the reorder wait, counted from when the wall clock is at its end. Counted from arrivals,
-            # each stall would make all later windows wait longer.
+            # Each window waits for `jitter_s` after the wall clock has passed its end. If it were counted from
+            # arrivals, each stall would make all later windows wait longer.
             assert self._clock.origin_s is not None
             self._give_up(0, self._clock.origin_s + self._jitter_s)
         elif timeline.gaps and not overtaken:
-            # A later chunk shows the loss; one that was overtaken may still come within the reorder wait.
+            # A later chunk shows the loss, but an overtaken one may still arrive within `jitter_s`.
             chunks.gap_s = chunks.arrival_s if chunks.gap_s is None else chunks.gap_s
             stop = (timeline.received // WINDOW + 1) * WINDOW
             self._give_up(stop, chunks.gap_s + self._jitter_s)
@@ -65,5 +65,5 @@ class DueTime:
             self._give_up(max(timeline.end, self._consumed), chunks.arrival_s + self.stall_s)
 
     def _give_up(self, stop: int, at_s: float) -> None:
-        """A window that ends at `stop` goes on as silence at `at_s`."""
+        """Let a window that ends at `stop` become silence at `at_s`."""
         self._base_s = at_s - stop / RATE_HZ

@@ -1,8 +1,8 @@
 """A leg: one speaker's channel of a call. It stores each packet or chunk at its position.
 
-`receive_rtp` and `receive_chunk` never raise on a peer's input; they count faults. Plain packets, next in sequence and
-in time, are taken for all legs together (`audio.fast_path`); `receive_rtp` takes any packet, one at a time. The
-detector consumes the windows.
+`receive_rtp` and `receive_chunk` never raise on a peer's input; they count faults. Plain packets, which are next in
+sequence and in time, are stored for all legs together (`audio.fast_path`); `receive_rtp` handles any packet, one at a
+time. The detector consumes the windows.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class UtteranceState(Protocol):
         """Whether the leg is neither in an utterance nor at its onset."""
 
     def bar(self, index: int, position: int) -> None:
-        """No utterance of the leg reaches back before `position`."""
+        """Keep utterances of the leg from reaching back before `position`."""
 
 
 class Leg:
-    """A leg is made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
+    """A leg, opened by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
 
     __slots__ = (
         "_chunks", "_clock", "_closed_at", "_keyed", "_overlaps", "_overdue", "_payload_type", "_refusing", "_timeline",
@@ -63,11 +63,11 @@ class Leg:
         jitter_s: float,
         stall_s: float,
     ) -> None:
-        """`describe` has to be called next. The leg enters itself into `keyed` when `digits` may have a new digit."""
+        """The caller must call `describe` next. The leg adds itself to `keyed` when `digits` may have a new digit."""
         self.audio, self.transport = audio, transport
         self.key: Any = None  # the owner's; unused here
         self.index = audio.block.base + audio.row
-        """The leg's row among all, for `Detector.receive`; -1: closed."""
+        """The leg's row in the table, for `Detector.receive`; -1 after the leg has been closed."""
         self.place = LegRow(table, self.index)
         self._utterance, self._keyed = utterance, keyed
         self._clock, self._timeline = RtpClock(self.place), LegTimeline(self.place)
@@ -75,11 +75,11 @@ class Leg:
         self.due = DueTime(transport, self._timeline, self._clock, self._chunks, self.place, jitter_s, stall_s)
         self._closed_at: int | None = None
         self._refusing = False
-        self._timestamp = 0  # Opus: the latest of the believed stream, beyond its 32 bits
+        self._timestamp = 0  # for Opus: the latest timestamp of the accepted stream, extended beyond 32 bits
         self.late = 0
         """Packets or chunks that arrived after their window had been consumed as silence."""
         self.refused = 0
-        """Positions refused because they would have overwritten audio that is still to be consumed."""
+        """Positions that were refused because they would have overwritten audio that has not been consumed."""
         self.malformed = self.wrong_payload = self.rtcp = self._overlaps = self._overdue = 0
 
     def __repr__(self) -> str:
@@ -92,23 +92,23 @@ class Leg:
     def describe(
         self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int
     ) -> None:
-        """Set the codec and payload types from now on."""
+        """Set the codec and the payload types from now on."""
         self.number(codec, telephone_event, payload_type, event_clock_hz)
         self.audio.describe(codec)
         self.place.table.set_mask(self.index, codec.silence)
         self.place.cells["room"][self.place.row] = len(self.audio.ring) // self.audio.position_bytes
 
     def number(self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int) -> None:
-        """Set the payload types of a new media description: the next packet is believed, whatever its SSRC."""
+        """Set the payload types of a new media description: the next packet is accepted with any SSRC."""
         self._clock.restart()
         self.telephone_event, self.event_clock_hz = telephone_event, event_clock_hz
         self._payload_type = codec.payload_type if payload_type is None else payload_type
-        # Version 2; no padding, extension or CSRC. The duration of an Opus packet has to be read from each.
+        # Version 2; no padding, extension or CSRC. Opus is never plain, because its packets differ in duration.
         plain = self.transport == "rtp" and codec is not Codec.OPUS
         self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if plain else 0
 
     def end_epoch(self) -> None:
-        """Audio of another codec follows from the current position on; `move` and `describe` come next."""
+        """End the present codec at the current position; the caller calls `move` and `describe` next."""
         position = self.position
         self.audio.end_epoch(position)
         self._utterance.bar(self.index, position)
@@ -121,7 +121,7 @@ class Leg:
         self.place.move(table, self.index)
 
     def release(self) -> None:
-        """Forget the row, which is about to be freed. Later packets are ignored."""
+        """Detach from the row, which is about to be freed. Later packets are ignored."""
         self._closed_at = self.position
         self.index = -1
         self.place.move(LegRow().table, 0)
@@ -138,23 +138,23 @@ class Leg:
 
     @property
     def ahead(self) -> int:
-        """Positions received beyond `position`. A stream shell stops reading its socket above 5 s (40,000)."""
+        """The positions received beyond `position`. A stream shell stops reading its socket above 5 s (40,000)."""
         return max(0, self._timeline.end - self.position)
 
     def start(self, now: float) -> None:
-        """Position 0 is now, before any audio: the leg advances as silence, and endpoints fire."""
+        """Make now position 0, before any audio: the leg advances as silence, and endpoints fire."""
         self.anchor(now)
         if not self.closed:
             self._chunks.arrival_s = now
             self.due.update()
 
     def anchor(self, now: float) -> None:
-        """Position 0 is now; the leg still waits for its first audio. No effect once the leg has an origin."""
+        """Make now position 0; the leg still waits for its first audio. This has no effect once there is an origin."""
         if self._clock.origin_s is None:
             self._clock.origin_s = now
 
     def receive_rtp(self, datagram: bytes, now: float) -> None:
-        """Take one datagram from the leg's socket, at `now`. A fault in it is counted."""
+        """Process one datagram from the leg's socket, at `now`. A fault in it is counted."""
         if self.closed:
             return
         if rtp.is_rtcp(datagram):
@@ -170,7 +170,7 @@ class Leg:
         if self.audio.opus is not None:
             timestamp = self._positions(packet)
         if packet.payload_type != self._payload_type:
-            payload = b""  # no audio of this leg, but it takes a sequence number
+            payload = b""  # no audio of this leg, but it uses up a sequence number
             if packet.payload_type not in (self.telephone_event, rtp.COMFORT_NOISE):
                 self.wrong_payload += 1
                 if packet.ssrc != clock.ssrc:
@@ -189,7 +189,7 @@ class Leg:
         self.due.update()
 
     def _is_silent(self, payload: bytes) -> bool:
-        """Whether the leg is silent even in audio that the VAD has not taken: that is no louder than before."""
+        """Whether the leg is silent, also in audio that the VAD has not processed, which is no louder than before."""
         end = max(self.position, self._timeline.end)
         return self._utterance.idle(self.index) and self.audio.no_louder(self.position, end, payload)
 
@@ -213,10 +213,10 @@ class Leg:
         self._keyed[self] = None
 
     def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
-        """Audio of a stream transport: G.711 codes, G.722 bytes, or int16 little-endian at 16 kHz for L16.
+        """Process audio of a stream transport: G.711 codes, G.722 bytes, or for L16 little-endian int16 at 16 kHz.
 
-        `position`: the chunk's own start; None: the end of the chunk before. Chunks may arrive out of order and
-        positions may be a few milliseconds off (`audio.legs.chunks`); a chunk for audio consumed as silence is late.
+        `position`: the start of the chunk, or None for the end of the previous one. Chunks may arrive out of order, and
+        positions may be a few milliseconds off (`audio.legs.chunks`). A chunk for audio consumed as silence is late.
         """
         if self._closed_at is not None:
             return
@@ -228,7 +228,7 @@ class Leg:
         cells, row, chunks = self.place.cells, self.place.row, self._chunks
         goes_on = position == cells["end"][row] == cells["received"][row]
         if position is not None and goes_on and chunks.exact and not self._refusing:
-            # The plain chunk: it begins exactly where the one before ended, and nothing is missing.
+            # A plain chunk begins exactly at the end of the previous one, and no audio is missing.
             ring = audio.ring
             consumed, end, offset = cells["consumed"][row], position + size, position * audio.position_bytes % len(ring)
             if consumed <= position and end <= consumed + AHEAD and offset + len(payload) <= len(ring):
@@ -241,7 +241,7 @@ class Leg:
         self._receive_chunk(position, size, payload, now)
 
     def defer(self, now: float) -> None:
-        """The stream's sender was held back until now; its silence counts from here on."""
+        """Count the stream's silence from now on, because its sender was throttled until now."""
         if not self.closed and self._chunks.packets:
             self._chunks.arrival_s = now
             self.due.update()
@@ -252,7 +252,7 @@ class Leg:
             self.pass_over(min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2))
 
     def pass_over(self, position: int) -> None:
-        """The stream's sender has sent nothing of this leg up to `position` and will not: it is silence."""
+        """Treat the audio up to `position` as silence, because the sender has not sent it and never will."""
         if not self.closed and self._chunks.packets and position > max(self._timeline.end, self.position):
             self._timeline.claim(position, position, self.position, lost=False)
             self.due.update()
@@ -265,14 +265,14 @@ class Leg:
         if not chunks.packets:
             self._begin(start, now)
         chunks.arrival_s = now
-        # A step of less than half a chunk is a correction of the timeline; nothing was lost there.
+        # A step of less than half a chunk is a correction of the timeline, not a loss.
         skipped = position is not None and start - timeline.end >= size // 2
         self._place(start, payload, lost=skipped)
         chunks.packets += 1
         self.due.update()
 
     def _begin(self, start: int, now: float) -> None:
-        """The first audio. A leg that was not started begins here, or a little earlier for overtaken chunks."""
+        """Begin with the first audio; a leg that was not started begins a little earlier, for overtaken chunks."""
         self.anchor(now - start / RATE_HZ)
         if self._base_s == NEVER:
             assert self._consumed == 0
@@ -304,7 +304,7 @@ class Leg:
             audio.store(low, payload[(low - position) * width : (high - position) * width])
 
     def give_up(self, stop: int) -> None:
-        """The detector consumes up to `stop`: gaps before it stay silence."""
+        """Give up gaps before `stop`, which stay silence, because the detector consumes up to there."""
         timeline = self._timeline
         if self.transport == "stream" and timeline.gaps:
             # The wait for the whole gap began when a later chunk arrived, so it also ends for the whole gap.
@@ -324,7 +324,7 @@ class Leg:
         self.audio.decode(start, stop, self._timeline.received_spans(start, stop))
 
     def read(self, start: int, end: int) -> bytes:
-        """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).
+        """Consumed audio: the codec's own G.711 codes, or little-endian int16 at 16 kHz (two samples per position).
 
         Gaps are the codec's silence. A range across a codec change is in the codec of its end. Raises
         ValueError outside the latest 31 s of consumed audio.
@@ -335,7 +335,7 @@ class Leg:
         return self.audio.read(start, end)
 
     def lost(self, start: int, end: int) -> int:
-        """How many positions in [start, end) were sent and did not arrive in time.
+        """The number of positions in [start, end) that were sent but did not arrive in time.
 
         Only later packets show a loss, by a gap in the sequence numbers (RFC 3550 section 6.4.1), or later chunks by
         their positions. A peer that stops sending in silence has lost nothing.
@@ -343,7 +343,7 @@ class Leg:
         return self._timeline.lost(start, end)
 
     def overdue(self) -> int:
-        """How many positions of a stream have come too late since the last call."""
+        """The number of positions of a stream that have arrived too late since the last call."""
         overdue, self._overdue = self._overdue, 0
         return overdue
 
@@ -359,12 +359,12 @@ class Leg:
 
     @property
     def packets(self) -> int:
-        """Packets of the believed stream, or chunks; without duplicates."""
+        """The number of packets of the accepted stream, or of chunks, without duplicates."""
         return self._clock.packets + self._chunks.packets
 
     @property
     def lost_packets(self) -> int:
-        """Packets that never arrived, by sequence number."""
+        """The number of packets that never arrived, by sequence number."""
         return self._clock.lost
 
     @property
@@ -373,7 +373,7 @@ class Leg:
 
     @property
     def discarded(self) -> int:
-        """Packets of a foreign source, or of a new one before it was believed."""
+        """The number of packets of a foreign source, or of a new one before it was accepted."""
         return self._clock.discarded
 
     @property
@@ -386,15 +386,15 @@ class Leg:
 
     @property
     def jumps(self) -> int:
-        """Times the stream was rebased to its arrival."""
+        """The number of times that the stream was rebased to its arrival."""
         return self._clock.jumps
 
     @property
     def reception_report(self) -> tuple[int, int, int, int] | None:
-        """SSRC, latest sequence number, packets lost, jitter (RTP clock) of the believed stream; None before it."""
+        """(SSRC, latest sequence number, packets lost, jitter in the RTP clock) of the accepted stream, or None."""
         return self._clock.report(self.codec.clock_rate_hz)
 
     @property
     def jitter_ms(self) -> float:
-        """Interarrival jitter, RFC 3550 appendix A.8."""
+        """The interarrival jitter in ms (RFC 3550 appendix A.8)."""
         return self._clock.jitter / 8

@@ -1,4 +1,4 @@
-"""The audio of one leg: where it lies until it is consumed, how it becomes samples, and how it is read back."""
+"""The audio of one leg: its storage until it is consumed, its decoding, and reading it back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LegAudio:
-    """Positions are 8 kHz samples since the leg's sample 0, for 16 kHz codecs as well; one is `position_bytes` long."""
+    """The stored audio of a leg. Positions are 8 kHz samples since its sample 0, of `position_bytes` bytes each."""
 
     __slots__ = (
         "_decoder", "_epoch", "_history", "block", "codec", "mask", "opus", "position_bytes", "ring", "row",
@@ -27,28 +27,28 @@ class LegAudio:
 
     codec: Codec
     mask: bytes | None
-    """Translates received bytes into those that are stored: 0 is silence."""
+    """The table that translates received bytes to stored bytes, in which 0 is silence."""
     position_bytes: int
     opus: OpusWindows | None
     ring: memoryview
-    """Where received bytes are stored, in a circle; empty for Opus, whose packets wait in `opus`."""
+    """The ring of received bytes; empty for Opus, whose packets wait in `opus`."""
 
     def __init__(self, block: Block, row: int) -> None:
-        """`describe` comes next."""
+        """The caller must call `describe` next."""
         self.block, self.row = block, row
         self._decoder: G722Decoder | None = None
         self._history: list[EpochHistory] = []
-        self._epoch = 0  # where the codec of now came into force
+        self._epoch = 0  # the position from which the present codec is in force
 
     def describe(self, codec: Codec) -> None:
-        """The bytes are of this codec from now on."""
+        """Set the codec of the bytes from now on."""
         self.codec, self.position_bytes, self.mask = codec, codec.position_bytes, codec.mask
         self.block.describe(self.row, codec)
         self._decoder, self.opus = None, None
         if codec is Codec.G722:
             from audio.codecs.g722 import G722Decoder
 
-            # Its codes wait here for their turn; what is decoded goes to the plane.
+            # The codes wait in this ring until they are decoded into the plane.
             self._decoder = G722Decoder()
             self.ring = memoryview(bytearray(2 * AHEAD))
         elif codec is Codec.OPUS:
@@ -57,7 +57,7 @@ class LegAudio:
             self.ring = self.block.plane.row(self.row)
 
     def end_epoch(self, position: int) -> None:
-        """Another codec follows from `position` on: keep what can still be read of this one."""
+        """Keep the still readable audio of the present codec, because another one follows from `position` on."""
         begin = max(self._epoch, position - HISTORY)
         self._history = [past for past in self._history if past.end > position - HISTORY]
         self._history.append(EpochHistory(self.codec, begin, self._load(begin, position)))
@@ -68,9 +68,9 @@ class LegAudio:
         store(self.ring, low * self.position_bytes, data.translate(self.mask))
 
     def decode(self, start: int, stop: int, received: Iterable[tuple[int, int]]) -> None:
-        """Decode the window [start, stop), of which `received` has come, into the plane.
+        """Decode the window [start, stop), of which the spans `received` have arrived, into the plane.
 
-        What is missing is silence, or concealed where Opus can.
+        Missing parts are silence, or concealed by Opus.
         """
         window = self.block.window(self.row, start)
         window[:] = 0
@@ -95,9 +95,10 @@ class LegAudio:
         return load(self.ring, start, end).translate(self.mask)
 
     def no_louder(self, position: int, end: int, payload: bytes) -> bool:
-        """The 128 ms before `position`, all up to `end` and the `payload` are about as quiet as the 384 ms before that.
+        """Whether the audio from 128 ms before `position` up to `end`, and `payload`, are about as quiet as the 384 ms
+        before them.
 
-        True of wide codecs, whose bytes have not been decoded yet.
+        It is True for wide codecs, whose bytes have not been decoded yet.
         """
         if self.codec.wide:
             return True
@@ -108,6 +109,6 @@ class LegAudio:
         return bool(levels[recent - before :].max() <= 2 * levels[: recent - before].max() + 256)
 
     def release(self) -> None:
-        """The row goes to another leg: forget it."""
+        """Detach from the row, which another leg will get."""
         self.ring = memoryview(bytearray(1))
         self._decoder, self.opus, self._history = None, None, []

@@ -1,11 +1,11 @@
-"""Which positions of a leg have come, which are missing, and which will stay silent.
+"""The timeline of a leg: which positions have been received, which are awaited, and which will stay silent.
 
-Everything before `end` is received but for `gaps` (still awaited) and `silences` (given up or never sent). A packet
-claims its interval and gets back the parts of it that are still wanted: what came already is never overwritten, and
-what has been consumed never changes.
+Everything before `end` is received, except `gaps` (still awaited) and `silences` (given up or never sent). A packet
+claims its interval and gets the parts of it that must be stored: received audio is never overwritten, and consumed
+audio never changes.
 
-Both lists are bounded: loss of every other packet of 10 ms stays well below the bounds. A stream cut finer than that is
-no audio: the packet that would make one piece too many is refused, and what it says becomes part of the gap before it.
+Both lists are bounded: the loss of every other packet of 10 ms stays well below the bounds. A stream with more pieces
+is no audio: the packet that would exceed the bound is refused, and its interval becomes part of the gap before it.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from audio.ring import RING
 Span = tuple[int, int]
 MAX_GAPS = 1024
 MAX_SILENCES = 4096
-"""The most silences in the 41 s that are remembered."""
+"""The most silences within the remembered 41 s."""
 
 
 class LegTimeline:
     __slots__ = ("begin", "gaps", "place", "silences")
 
     end = Cell[int]("end")
-    """Past the latest received position."""
+    """The position after the latest received one."""
 
     def __init__(self, place: LegRow | None = None) -> None:
         self.place = place or LegRow()
         self.gaps: list[Span] = []
-        """Awaited: disjoint, ascending, before `end`."""
+        """The awaited spans: disjoint, ascending, before `end`."""
         self.silences: list[tuple[int, int, bool]] = []
-        """(start, stop, lost): stretches before `end` that read as silence, ascending; not lost: none was sent."""
+        """(start, stop, lost): the spans before `end` that read as silence, ascending; not lost if none was sent."""
         self.begin = 0
-        """A gap before here was never sent."""
+        """The position before which gaps were never sent."""
 
     @property
     def received(self) -> int:
-        """The position up to which there is nothing left to wait for."""
+        """The position up to which no audio is awaited."""
         return self.gaps[0][0] if self.gaps else self.end
 
     def claim(self, start: int, stop: int, floor: int, *, lost: bool) -> list[Span]:
-        """The parts of [start, stop) to store; `floor` is where consumption has got to.
+        """The parts of [start, stop) that must be stored; `floor` is the position up to which audio was consumed.
 
-        `lost`: what is skipped between `end` and `start` was sent and may still come; otherwise it never existed.
+        `lost`: the audio skipped between `end` and `start` was sent and may still arrive; otherwise it never existed.
         """
         parts: list[Span] = []
         if start < self.end and self.gaps:
@@ -55,7 +55,7 @@ class LegTimeline:
         fresh = max(start, self.end)
         if fresh > self.end:
             self._forget()
-            # The last gap is for what is refused.
+            # The last gap is reserved for refused audio.
             if len(self.gaps) >= MAX_GAPS - 1 or len(self.silences) >= MAX_SILENCES:
                 self._skip(self.end, stop, floor, True)
                 self.end = stop
@@ -100,7 +100,7 @@ class LegTimeline:
         return parts
 
     def give_up(self, floor: int) -> None:
-        """Consumption is at `floor`: gaps before it are lost."""
+        """Give up gaps before `floor`, up to which audio has been consumed."""
         left = []
         for low, high in self.gaps:
             if low < floor:
@@ -131,7 +131,7 @@ class LegTimeline:
         silences.insert(index, (start, stop, lost))
 
     def lost(self, start: int, stop: int) -> int:
-        """Positions of [start, stop) that were lost, as what came later has shown."""
+        """The number of positions in [start, stop) that were lost, as later audio has shown."""
         return sum(min(high, stop) - max(low, start) for low, high, lost in self._within(start, stop) if lost)
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:

@@ -1,18 +1,18 @@
 """An RTP stream's clock: sequence numbers and timestamps (RFC 3550) → positions of the leg.
 
-A position follows the timestamp as long as the stream makes sense; where it does not, the wall clock decides:
+A position follows the timestamp while the stream is consistent; otherwise the wall clock decides:
 
-- a packet that does not go on from what is there is a stranger: another SSRC, a sequence number far away (RFC 3550
-  appendix A.1), or a timestamp that fits neither the sequence number nor, within half a second, the arrival;
-- strangers are believed when two of them fit together and the stream of now is overdue, and go on from the position of
-  their arrival: nothing of a genuine jump or transfer is lost, the silence filled in is as long as it really was, and
-  whoever guesses numbers beside a stream that is alive is not heard;
-- a stream that stays too late for the reorder wait (its path got longer, or it stopped its clock in a hold) is rebased
+- a packet that does not continue the accepted stream is a stranger: it has another SSRC, a sequence number far away
+  (RFC 3550 appendix A.1), or a timestamp that fits neither the sequence number nor, within half a second, the arrival;
+- strangers are accepted when two of them fit together and the present stream is overdue. They continue at the position
+  of their arrival: so a genuine jump or transfer loses nothing, the inserted silence has its real length, and an
+  attacker who guesses numbers cannot inject audio beside a live stream;
+- a stream that stays too late for the jitter buffer (its path got longer, or its clock stopped in a hold) is rebased
   after `LATE_S`;
-- a sender whose clock is faster or slower is moved back in place when the leg is silent, never within speech.
+- a sender with a faster or slower clock is moved back while the leg is silent, never within speech.
 
-`audio.fast_path` takes plain packets, the next in sequence with the next timestamp, past this class and updates
-its row of the table itself.
+`audio.fast_path` processes plain packets, the next in sequence with the next timestamp, without this class, and updates
+the row of the table itself.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ MAX_DROPOUT = 3000
 MAX_MISORDER = 100
 JUMP = RATE_HZ // 2
 FAR_AHEAD = 5 * RATE_HZ
-"""Nobody sends audio before it is spoken: loss that would lead this far ahead of the wall clock is a jump, too."""
+"""Audio cannot be sent before it is spoken, so a loss that would lead this far ahead of the wall clock is a jump."""
 LATE_S = 0.08
 LATE_PACKETS = 5
 DRIFT_MASK = 0x3F
-"""Drift is looked after at every 64th packet, which is 1.3 s: often enough to meet a pause in speech."""
+"""Drift is checked at every 64th packet, which is every 1.3 s: often enough to find a pause in speech."""
 DRIFT = 240
-"""30 ms, half the reorder wait."""
+"""The drift that is corrected: 30 ms, half of the jitter buffer."""
 DRIFT_STEP = 80
-"""10 ms: how much is cut from silence at a time when the sender is fast."""
+"""The silence that is cut at a time for a fast sender: 10 ms."""
 OVERDUE_S = 0.03
-"""A stream whose next packet is this late may have ended; while it goes on, nobody takes its place."""
+"""A stream whose next packet is this late may have ended. Before that no other stream can replace it."""
 RUN = 16
-"""A stranger's last 16 packets are kept while the stream of now is not overdue yet."""
+"""The number of a stranger's latest packets that are kept while the accepted stream is not overdue."""
 STRANGERS = 64
-"""At most 64 strangers at once; then the one with the fewest packets makes room, so that noise does not keep out a
-stream."""
+"""The most strangers at once. A further one replaces the one with the fewest packets, so that noise does not keep out a
+genuine stream."""
 EVENT_S = 60.0
-"""A telephone event says when its key went down: so long ago at most."""
+"""The longest time between a key press and a packet of its telephone event, whose timestamp is that of the press."""
 _FAR = float("inf")
 
 
 Payload = bytes | OpusPacket
-"""A payload has a length in positions."""
+"""A payload, whose `len` is in positions."""
 
 
 class PacketArrival(NamedTuple):
@@ -60,7 +60,7 @@ class PacketArrival(NamedTuple):
     timestamp: int
     ssrc: int
     payload: Payload
-    """Empty: nothing to place (comfort noise, events, keep-alives), but the sequence number counts."""
+    """The audio; empty for packets without any (comfort noise, events, keep-alives), whose sequence numbers count."""
     now: float
 
 
@@ -68,7 +68,7 @@ class PlacedPayload(NamedTuple):
     position: int
     payload: Payload
     lost: bool
-    """The positions skipped before it were lost on the way; otherwise the sender was silent."""
+    """Whether the positions skipped before it were lost; otherwise the sender was silent."""
 
 
 class RtpClock:
@@ -78,34 +78,34 @@ class RtpClock:
     )  # fmt: skip
 
     origin_s = KnownCell("origin_s")
-    """When position 0 is; None: not yet."""
+    """The time of position 0; None before it is known."""
     packets = Cell[int]("packets")
     next_sequence = Cell[int]("next_sequence")
     next_timestamp = Cell[int]("next_timestamp")
     next_position = Cell[int]("next_position")
     ssrc = Cell[int]("ssrc")
     jitter = Cell[float]("jitter")
-    """RFC 3550 appendix A.8, in timestamp units."""
+    """The interarrival jitter of RFC 3550 appendix A.8, in timestamp units."""
     transit = KnownCell("transit")
-    """Arrival less position of the latest packet, in positions."""
+    """The arrival less the position of the latest packet, in positions; None if unknown."""
     min_transit = Cell[float]("min_transit")
 
     def __init__(self, place: LegRow | None = None) -> None:
-        """Starts over in this row, which is clear; by default in one of its own."""
+        """`place`: the clear row of the leg; by default the clock gets a row of its own."""
         self.place = place or LegRow()
         self.lost = 0
-        """Sequence numbers that never came."""
+        """The number of sequence numbers that never arrived."""
         self.duplicates = self.discarded = self.ssrc_changes = self.jumps = 0
         self.restart()
 
     def report(self, clock_rate_hz: int) -> tuple[int, int, int, int] | None:
-        """SSRC, latest sequence number, packets lost, jitter in that RTP clock; None before a stream is believed."""
+        """(SSRC, latest sequence number, packets lost, jitter in that RTP clock); None before a stream is accepted."""
         if self.ssrc < 0:
             return None
         return self.ssrc, (self.next_sequence - 1) & 0xFFFF, self.lost, int(self.jitter * (clock_rate_hz // RATE_HZ))
 
     def restart(self) -> None:
-        """Believe the next packet, whatever it says: a new media description is in force."""
+        """Accept any next packet, because a new media description is in force."""
         self.ssrc = -1
         self.next_sequence = self.next_timestamp = -1
         self._runs: list[deque[PacketArrival]] = []
@@ -117,17 +117,21 @@ class RtpClock:
         self.min_transit = _FAR
 
     def arrival_position(self, now: float) -> int:
-        """The position that `now` is on the wall clock."""
+        """The position of `now` by the wall clock."""
         return 0 if self.origin_s is None else round((now - self.origin_s) * RATE_HZ)
 
     def position_of(self, timestamp: int, now: float) -> int:
-        """The position of a timestamp of the believed stream, or of `now` when the two are more than 5 s apart."""
+        """The position of a timestamp of the accepted stream, or of `now` if the two are more than 5 s apart."""
         position = self.next_position + signed(timestamp - self.next_timestamp, 32)
         due = self.arrival_position(now)
         return position if abs(position - due) <= FAR_AHEAD else due
 
     def receive(self, arrival: PacketArrival, floor: int, still: Callable[[], bool]) -> list[PlacedPayload]:
-        """Where to put what has come. `floor`: consumed so far; `still`: is the leg silent, so that it may be moved?"""
+        """The payloads to store after this arrival, with their positions.
+
+        `floor` is the position up to which audio was consumed. `still` returns whether the leg is silent, so that the
+        stream may be moved.
+        """
         if self.origin_s is None:
             self.origin_s = arrival.now
         if self.ssrc < 0:
@@ -140,14 +144,14 @@ class RtpClock:
         return self._forward(arrival, ahead, floor, still)
 
     def _fits(self, arrival: PacketArrival, ahead: int) -> bool:
-        """The timestamp tells the same story as the sequence number, or as the arrival."""
+        """Whether the timestamp fits the sequence number, or the arrival."""
         step, size = signed(arrival.timestamp - self.next_timestamp, 32), len(arrival.payload)
         off = self.next_position + step - self.arrival_position(arrival.now)
         if not size:  # an event's timestamp is that of its beginning
             return -(EVENT_S * RATE_HZ if abs(ahead) <= MAX_MISORDER else JUMP) <= off <= JUMP
         if ahead < 0:
             return -FAR_AHEAD <= step < 0
-        # Nobody sends audio before it is spoken: what leads far ahead of the wall clock is a jump, too.
+        # Audio cannot be sent before it is spoken, so a step far ahead of the wall clock is a jump.
         if step == ahead * size:
             return off <= FAR_AHEAD
         return step >= 0 and abs(off) <= JUMP and not any(_follows(run[-1], arrival) for run in self._runs)
@@ -178,9 +182,9 @@ class RtpClock:
         return [PlacedPayload(position, arrival.payload, lost)]
 
     def _behind(self, arrival: PacketArrival) -> list[PlacedPayload]:
-        # A packet that was overtaken fills its own gap and takes back the loss that was counted for it. Only numbers in
-        # `_missing` do so: without that list a copy, which networks make and senders repeat on purpose, would look the
-        # same and make the loss of another packet disappear (RFC 3550 appendix A.3 counts copies as received).
+        # An overtaken packet fills its own gap and reverts the loss that was counted for it. Only numbers in `_missing`
+        # do so: without that list a duplicate, made by a network or repeated on purpose, would look the same and hide
+        # the loss of another packet (RFC 3550 appendix A.3 counts duplicates as received).
         if arrival.sequence not in self._missing:
             self.duplicates += 1
             return []
@@ -194,9 +198,9 @@ class RtpClock:
         return [PlacedPayload(self.next_position + step, arrival.payload, True)]
 
     def _probation(self, arrival: PacketArrival, floor: int, still: Callable[[], bool]) -> list[PlacedPayload]:
-        # RFC 3550 appendix A.1 restarts at two packets in sequence from a source. That alone would let anybody who
-        # guesses the SSRC move a live stream, so here the stream of now must be overdue as well. The packets are kept
-        # meanwhile, so that the beginning of a genuine new stream is heard.
+        # RFC 3550 appendix A.1 accepts a source after two packets in sequence. With that alone an attacker who guesses
+        # the SSRC could move a live stream, so the present stream must be overdue as well. The packets are kept
+        # meanwhile, so that the beginning of a genuine new stream is not lost.
         self.discarded += 1
         for run in self._runs:
             ahead = _follows(run[-1], arrival)
@@ -208,7 +212,7 @@ class RtpClock:
             self._runs.append(deque([arrival], RUN))
             return []
         if ahead <= 0:
-            return []  # once more, or out of order
+            return []  # a duplicate, or out of order
         run.append(arrival)
         if not self._overdue(arrival.now):
             return []
@@ -228,15 +232,15 @@ class RtpClock:
         return placed
 
     def _overdue(self, now: float) -> bool:
-        """The next packet of the believed stream should have come a while ago."""
+        """Whether the next packet of the accepted stream is overdue by OVERDUE_S."""
         assert self.origin_s is not None
         due_s = self.origin_s + (self.next_position + (self.transit or 0.0)) / RATE_HZ
         return now - max(due_s if self.transit is not None else -_FAR, self._last_packet_s) >= OVERDUE_S
 
     def _rebase(self, arrival: PacketArrival, floor: int) -> None:
-        """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""
-        # The only anchor between two streams is the wall clock: timestamps begin at random (RFC 3550 section 5.1). What
-        # has been placed or consumed never moves, hence the maximum.
+        """Accept `arrival` as the next in sequence, at the position of its arrival or after the present audio."""
+        # The only anchor between two streams is the wall clock: timestamps begin at random (RFC 3550 section 5.1).
+        # Stored or consumed audio never moves, hence the maximum.
         self.ssrc = arrival.ssrc
         self.next_sequence, self.next_timestamp = arrival.sequence, arrival.timestamp
         self.next_position = max(self.arrival_position(arrival.now), self.next_position, floor)
@@ -257,9 +261,9 @@ class RtpClock:
             self._missing = {s for s in self._missing if signed(newest - s, 16) <= MAX_MISORDER}
 
     def _stays_late(self, now: float) -> bool:
-        """Called for a packet that is (partly) too late although nothing overtook it: are all, for `LATE_S` by now?
+        """Whether all packets have been late for `LATE_S`; called for each (partly) late packet that was not overtaken.
 
-        A burst after a stall is late all at once, and then on time again; it must not move the timeline.
+        A burst after a stall is late only once, and then on time again, so it must not move the timeline.
         """
         if self.packets != self._late_packet + 1:
             self._late_run, self._late_s = 0, now
@@ -267,8 +271,8 @@ class RtpClock:
         return self._late_run >= LATE_PACKETS and now - self._late_s >= LATE_S
 
     def _drift(self, still: Callable[[], bool]) -> int:
-        """How far to move the stream: to where the fastest packets since the last look would have been on time."""
-        # The fastest packet has waited least in queues, so its transit shows the clocks and not the network.
+        """The correction of the stream, by which the fastest packet since the last check would have been on time."""
+        # The fastest packet waited least in queues, so its transit reflects the clocks rather than the network.
         transit, self.min_transit = self.min_transit, _FAR
         if not DRIFT < abs(transit) < _FAR or not still():
             return 0
@@ -285,7 +289,7 @@ class RtpClock:
 
 
 def _follows(last: PacketArrival, arrival: PacketArrival) -> int | None:
-    """How many sequence numbers after `last`; None: the two are not of one stream."""
+    """The distance from `last` in sequence numbers; None if the two are not of one stream."""
     ahead = signed(arrival.sequence - last.sequence, 16)
     if arrival.ssrc != last.ssrc or not -RUN <= ahead <= RUN:
         return None
@@ -296,6 +300,6 @@ def _follows(last: PacketArrival, arrival: PacketArrival) -> int | None:
 
 
 def signed(value: int, bits: int) -> int:
-    """`value` modulo 2**bits as a signed number: the shorter way round a wrapping counter."""
+    """`value` modulo 2**bits as a signed number, which is the shorter distance on a wrapping counter."""
     half = 1 << bits - 1
     return (value + half & (1 << bits) - 1) - half

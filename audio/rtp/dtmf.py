@@ -1,4 +1,4 @@
-"""RFC 4733 digits out of telephone-event packets, which repeat themselves and get lost."""
+"""The collection of RFC 4733 digits from telephone-event packets, which are repeated and may be lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from audio.rtp.packet import TelephoneEvent
 
 DIGIT_S, DIGIT_BURST = 0.05, 40
-"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
+"""The rate limit of digits: no phone dials faster (40 ms of tone, 40 ms of gap), and a flood would fill the store."""
 SILENCE_S = 0.2
-"""An event without packets for so long is over: its last three packets, all marked end, were lost."""
+"""An event without packets for this long has ended: its last three packets, all marked as the end, were lost."""
 
 
 @dataclass(slots=True)
 class KeyPress:
-    """One key press; its timestamp tells it from others."""
+    """One key press, identified by its timestamp."""
 
     timestamp: int
     digit: str
@@ -27,7 +27,7 @@ class KeyPress:
 
 
 class DigitRate:
-    """At most 20 digits a second, 40 at once."""
+    """A limit of 20 digits per second, with bursts of 40."""
 
     __slots__ = ("_until_s", "refused")
 
@@ -45,19 +45,19 @@ class DigitRate:
 
 
 class DigitCollector:
-    """Takes note of each press once: at its end, at the next press, or when its packets stop."""
+    """Reports each press once: at its end, at the next press, or when its packets stop."""
 
     __slots__ = ("_done", "_presses", "open", "rate")
 
     def __init__(self) -> None:
         self.open: KeyPress | None = None
-        """The key that is down, as far as is known."""
+        """The key press that has not ended yet."""
         self.rate = DigitRate()
         self._done: deque[int] = deque(maxlen=8)
         self._presses: list[KeyPress] = []
 
     def receive(self, event: TelephoneEvent, timestamp: int, position: int, now: float) -> None:
-        """`timestamp`: of the packet, the same for all packets of a press. The marker bit is not needed."""
+        """Process a packet. `timestamp` is the packet's, which is the same for all packets of a press."""
         if event.digit is None or timestamp in self._done:
             return
         if self.open is not None and self.open.timestamp != timestamp:
@@ -75,7 +75,7 @@ class DigitCollector:
             self._finish()
 
     def pop_ended(self) -> list[KeyPress]:
-        """The presses that have ended since the last time."""
+        """Return and forget the presses that have ended since the last call."""
         presses, self._presses = self._presses, []
         return presses
 

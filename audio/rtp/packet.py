@@ -1,7 +1,7 @@
 """RTP packets (RFC 3550 section 5.1) and telephone events (RFC 4733 section 2.3): parse and print, without I/O.
 
-A live leg does not build an `RtpPacket` for every datagram: `audio.legs.leg` unpacks the fixed header alone and comes
-here for everything unusual. This file is the definition both must agree with.
+A live leg does not build an `RtpPacket` for every datagram: `audio.fast_path` handles plain packets as arrays. This
+module is the definition that both must agree with.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from audio.errors import AudioError
 
 HEADER = struct.Struct("!BBHII")
-"""V P X CC | M PT | sequence | timestamp | SSRC."""
+"""The fixed header: V P X CC | M PT | sequence | timestamp | SSRC."""
 COMFORT_NOISE = 13
-"""Static payload type of RFC 3389."""
+"""The static payload type of comfort noise (RFC 3389)."""
 _EXTENSION = struct.Struct("!HH")
 _EVENT = struct.Struct("!BBH")
 _DIGITS = "0123456789*#ABCD"
 
 
 class RtpError(AudioError, ValueError):
-    """A datagram is not RTP, or a payload is not a telephone event: the peer's fault, to count and to go on from."""
+    """A datagram is not RTP, or a payload is not a telephone event: the peer's fault, which is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RtpPacket:
-    """One RTP packet; `parse` and `bytes()` are inverses, but for what a sender puts into padding."""
+    """One RTP packet; `parse` and `bytes()` are inverses, except for the content of padding."""
 
     payload_type: int
     sequence: int
@@ -36,15 +36,15 @@ class RtpPacket:
     marker: bool = False
     csrc: tuple[int, ...] = ()
     extension_profile: int | None = None
-    """The 16 bits "defined by profile" of the header extension; None: there is no extension."""
+    """The 16 bits "defined by profile" of the header extension; None without an extension."""
     extension: bytes = b""
-    """Valid with `extension_profile`; a multiple of four bytes."""
+    """The header extension, a multiple of four bytes; valid with `extension_profile`."""
     padding_bytes: int = 0
-    """Including the last one, which holds the count; 0: no padding."""
+    """The bytes of padding, including the last one, which holds the count; 0 without padding."""
 
     @classmethod
     def parse(cls, datagram: bytes) -> RtpPacket:
-        """Raises RtpError when version, lengths or padding do not add up (RFC 3550 appendix A.1)."""
+        """Parse a datagram. Raises RtpError if version, lengths or padding are wrong (RFC 3550 appendix A.1)."""
         if len(datagram) < HEADER.size:
             raise RtpError(f"{len(datagram)} bytes are no RTP header")
         flags, kind, sequence, timestamp, ssrc = HEADER.unpack_from(datagram)
@@ -102,11 +102,11 @@ class TelephoneEvent:
     """The duration in timestamp units since the start of the event, which is the packet's timestamp."""
     end: bool = False
     volume: int = 10
-    """Power level in -dBm0, 0 to 63."""
+    """The power level in -dBm0, 0 to 63."""
 
     @classmethod
     def parse(cls, payload: bytes) -> TelephoneEvent:
-        """Raises RtpError when shorter than four bytes; further events packed behind the first are redundancy."""
+        """Parse a payload. Raises RtpError if it is shorter than four bytes; events after the first are ignored."""
         if len(payload) < _EVENT.size:
             raise RtpError(f"{len(payload)} bytes are no telephone event")
         event, flags, duration = _EVENT.unpack_from(payload)
@@ -117,7 +117,7 @@ class TelephoneEvent:
 
     @property
     def digit(self) -> str | None:
-        """`0`-`9`, `*`, `#`, `A`-`D`; None for what is no DTMF digit (flash, tones)."""
+        """The digit: `0`-`9`, `*`, `#`, `A`-`D`; None for events that are no DTMF digit (flash, tones)."""
         return _DIGITS[self.event] if self.event < len(_DIGITS) else None
 
 

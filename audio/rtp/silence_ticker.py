@@ -1,4 +1,4 @@
-"""One timer for the silence that all streams send, those of SIP and of AudioSocket."""
+"""The timer for the silence that all streams send, those of SIP and of AudioSocket."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 PTIME_S = 0.020
 SAMPLES = 160
-"""RTP clock ticks of 20 ms at 8 kHz, for G.722 too."""
+"""The RTP clock ticks in 20 ms at 8 kHz, which also hold for G.722."""
 _PHASES = 4
 
 
 class SilenceSender(Protocol):
     def send_silence(self, periods: int) -> None:
-        """Send 20 ms of silence. `periods`: how many times 20 ms have gone by since the last one."""
+        """Send 20 ms of silence. `periods` is the number of 20 ms periods since the previous one."""
 
 
 class TimerHandle(Protocol):
@@ -21,7 +21,7 @@ class TimerHandle(Protocol):
 
 
 class TimerLoop(Protocol):
-    """The part of an asyncio event loop that the ticker uses: `audio` itself has no clock."""
+    """The part of an asyncio event loop that the ticker uses, since `audio` itself has no clock."""
 
     def time(self) -> float: ...
 
@@ -70,8 +70,8 @@ class SilenceTicker:
         self._timer = self._loop.call_at(self._start_s + index * PTIME_S / _PHASES, self._tick, index)
 
     def _tick(self, index: int) -> None:
-        # The schedule is absolute: a late tick does not move the next ones, and what is sent does not make up for
-        # periods that were missed altogether.
+        # The schedule is absolute: a late tick does not move the next ones, and periods that were missed completely are
+        # not made up for.
         index += max(0, self._index(self._loop.time()) - index) // _PHASES * _PHASES
         senders = self._phases[index % _PHASES]
         for sender, last in senders.items():

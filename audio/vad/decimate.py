@@ -1,4 +1,4 @@
-"""16 → 8 kHz for the VAD: a half-band FIR over a batch of windows, each with the samples before it as memory."""
+"""Decimation from 16 to 8 kHz for the VAD: a half-band FIR over a batch of windows, each with the samples before it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _half_band() -> NDArray[np.float32]:
 
 _TAPS = _half_band()
 MEMORY = 4 * _PAIRS - 2
-"""Samples at 16 kHz that must be kept from before a window."""
+"""The samples at 16 kHz before a window that must be kept for it."""
 LAG = (2 * _PAIRS - 1) // 2
-"""Positions (8 kHz) by which the output is late, rounded down: 0.6 ms."""
+"""The delay of the output in positions (8 kHz), rounded down: 0.6 ms."""
 
 
 def decimate(samples: Floats, out: Floats) -> None:

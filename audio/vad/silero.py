@@ -1,6 +1,6 @@
 """Silero VAD 6.2, 8 kHz branch, as a batched numpy forward pass over the published weights.
 
-The network: a window of 256 samples behind the 32 before it, reflected by 32 on the right → a Fourier transform of
+The network: a window of 256 samples after the 32 before it, reflected by 32 on the right → a Fourier transform of
 128 samples every 64 (four frames) → magnitudes → four convolutions of width 3 → one LSTM cell → one probability.
 
 One call serves all phone calls; a phone call's state (hidden, cell, context) stays with the caller. Inside, a layer is
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from audio.vad.weights import WeightsError, read_branch, silero_path
 
 WINDOW = 256
-"""Samples per window at 8 kHz: 32 ms."""
+"""The samples per window at 8 kHz: 32 ms."""
 CONTEXT = 32
-"""Samples before the window that the network also sees."""
+"""The samples before the window that the network also gets."""
 HIDDEN = 128
-"""Width of the hidden and of the cell state."""
+"""The width of the hidden state and of the cell state."""
 MAX_BATCH = 128
 
 _FRAME, _HOP, _FRAMES, _BINS = 128, 64, 4, 65
@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 
 
 class SileroVad:
-    """`forward(samples, hidden, cell) → probabilities`; holds the weights and scratch memory, and no call's state."""
+    """The network: `forward(samples, hidden, cell) → probabilities`. It holds weights and scratch memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Read the weights from `path`, by default from the installed package. Raises `WeightsError`."""
@@ -46,7 +46,7 @@ class SileroVad:
         except (KeyError, ValueError) as error:
             raise WeightsError(f"{path} does not hold the 8 kHz network expected: {error}") from error
         self._input = np.zeros((MAX_BATCH, CONTEXT + WINDOW), np.float32)
-        # One block of scratch memory, cut up anew when the batch size changes; only what a batch needs is ever touched.
+        # One block of scratch memory, partitioned again when the batch size changes; a batch touches only its part.
         self._memory = np.zeros(MAX_BATCH * _ROWS, np.float32)
         self._zeros = np.zeros(MAX_BATCH * _FLOOR_ROWS, np.float32)
         self._resize(1)
@@ -55,18 +55,18 @@ class SileroVad:
         # A real signal's bins 0 and 64 have no imaginary part. Rows: real parts of bins 0-64, imaginary ones of 1-63.
         basis = tensors["stft.forward_basis_buffer"].reshape(2 * _BINS, _FRAME)
         self._basis = np.concatenate([basis[:_BINS], basis[_BINS + 1 : -1]])
-        # The last frame runs 32 samples past the end; those are reflections of samples it holds already: fold them in.
+        # The last frame extends 32 samples beyond the end. Those are reflections of samples in it, so fold them in.
         self._basis_last = self._basis[:, : _FRAME - CONTEXT].copy()
         self._basis_last[:, -1 - CONTEXT : -1] += self._basis[:, _FRAME - CONTEXT :][:, ::-1]
 
         def convolution(index: int, out: int, into: int, taps: slice, frames: int) -> tuple[Floats, Floats]:
-            """Weights (out, tap · in) and the bias of so many frames."""
+            """The weights (out, tap · in), and the bias repeated for `frames` frames."""
             weight = tensors[f"encoder.{index}.reparam_conv.weight"].reshape(out, into, 3).transpose(0, 2, 1)[:, taps]
             bias = tensors[f"encoder.{index}.reparam_conv.bias"]
             return np.ascontiguousarray(weight.reshape(out, -1)), np.tile(bias, frames)[:, None]
 
-        # Frames outside the four are zero: a product at the rim leaves that tap out. The second and the third layer
-        # take every other frame; of the fourth's three taps only the middle one has a frame.
+        # Frames outside the four are zero, so products at the edge omit that tap. The second and the third layer use
+        # every other frame; of the fourth layer's three taps only the middle one has a frame.
         self._first, self._first_bias = convolution(0, _FIRST, _BINS, slice(3), _FRAMES)
         self._second, self._second_bias = convolution(1, _SECOND, _FIRST, slice(3), 2)
         self._third, self._third_bias = convolution(2, _THIRD, _SECOND, slice(1, 3), 1)
@@ -97,7 +97,7 @@ class SileroVad:
             return self._memory[used - rows * batch : used].reshape(rows, batch)
 
         self._batch = batch
-        # What a layer leaves behind makes room for a later one: weights and layers together just fill a core's cache.
+        # Layers reuse the memory of earlier ones: then weights and layers together just fit into a core's cache.
         wide = cut(_FRAMES * _FRAME)
         self._spectrum, self._layer1, self._gates = wide.reshape(_FRAMES, _FRAME, batch), wide, wide
         self._frames = narrow = cut(_FRAMES * _BINS)
@@ -107,7 +107,7 @@ class SileroVad:
         self._floor = self._zeros[: _FLOOR_ROWS * batch]
 
     def forward(self, samples: Floats, hidden: Floats, cell: Floats) -> Floats:
-        """One window of `batch` ≤ 128 independent streams.
+        """Process one window of each of `batch` ≤ 128 independent streams.
 
         `samples`: (batch, 288), `hidden` and `cell`: (batch, 128), the last two updated in place; float32.
         Returns speech probabilities, shape (batch,), in a fresh array.
@@ -126,7 +126,7 @@ class SileroVad:
         return probabilities
 
     def follow(self, samples: Floats, hidden: Floats, cell: Floats) -> Floats:
-        """Up to 128 windows of one stream, one after the other: all but the recurrent cell hears them at once.
+        """Process up to 128 consecutive windows of one stream; all layers but the recurrent cell process them at once.
 
         `samples`: (windows, 288), each with the 32 samples before it; `hidden` and `cell`: (128,), updated in place;
         float32. Returns speech probabilities, shape (windows,), in a fresh array.
@@ -137,7 +137,7 @@ class SileroVad:
         encoded = self._joint[:HIDDEN]
         self._encode(samples.T, encoded)
         inputs, recurrent = self._lstm[:, :HIDDEN], self._lstm[:, HIDDEN : 2 * HIDDEN]
-        # One row per window: what its gates owe to the sound.
+        # One row per window: the part of its gates that depends on the input.
         input_gates = encoded.T @ inputs.T + self._lstm[:, -1]
         outputs = np.empty((count, HIDDEN), np.float32)
         for gates, output in zip(input_gates, outputs, strict=True):
@@ -180,7 +180,7 @@ class SileroVad:
         self._turn(gates, hidden, cell)
 
     def _turn(self, gates: Floats, hidden: Floats, cell: Floats) -> None:
-        """`gates`: (512, …), spent by it; `hidden` and `cell`: (128, …), updated in place."""
+        """Update the cell from the gates: `gates` (512, …) is overwritten, `hidden` and `cell` (128, …) are updated."""
         np.tanh(gates, out=gates)
         sigmoids = gates[: 3 * HIDDEN]
         sigmoids *= 0.5
@@ -197,6 +197,6 @@ class SileroVad:
         self._clip(layer)
 
     def _clip(self, layer: Floats) -> None:
-        # An array of zeros takes numpy's vector path, a scalar does not: five times faster.
+        # With an array of zeros numpy uses its vector path, with a scalar it does not: five times faster.
         blocks = layer.reshape(-1, len(self._floor))
         np.maximum(blocks, self._floor, out=blocks)

