@@ -1,4 +1,4 @@
-"""A phone that calls: the `call` command, and the far end of tests. Places a call, plays samples, hangs up."""
+"""The test phone of the `call` command and of tests: it places a call, plays samples, and hangs up."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _TARGET = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?.*", r
 
 @dataclass(frozen=True, slots=True)
 class PhoneResult:
-    """How a call went."""
+    """The result of a call."""
 
     status: int
-    """SIP status of the answer to the INVITE, 200 when the call was established; 408 without any answer."""
+    """The SIP status of the INVITE: 200 if the call was established, 408 without any response."""
     reason: str
     packets_sent: int
     packets_received: int
@@ -54,7 +54,7 @@ class PhoneResult:
 
 @dataclass(frozen=True, slots=True)
 class PhoneCall:
-    """A call that has been answered, for as long as something is sent over it."""
+    """An answered call, as long as audio is sent over it."""
 
     stream: NegotiatedStream
     socket: RtpSocket
@@ -67,7 +67,7 @@ Speak = Callable[[PhoneCall], Awaitable[None]]
 
 
 class SipPhone:
-    """Places one call at a time. It is pjsua2 too, so no SipEndpoint may live in the same process."""
+    """Places one call at a time. It uses pjsua2, so no SipEndpoint may live in the same process."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SipPhone:
         self._user, self._password, self._headers = user, password, headers
 
     async def talk(self, uri: str, speak: Speak, *, answer_s: float = 30.0) -> PhoneResult:
-        """Call `uri`, let `speak` send what it likes once there is an answer, hang up.
+        """Call `uri`, run `speak` once the call is answered, and hang up.
 
         Cancelling the task cancels the call or hangs it up.
 
@@ -108,7 +108,7 @@ class SipPhone:
             _, port = stack.listen(self._transport, ANYWHERE[family], 0, files=self._tls)
             stack.start()
             config = account_config(f"sip:{self._user}@{bracketed(address)}:{port}", incoming=False)
-            # Of a name's addresses those that the one transport reaches.
+            # PJSIP must use only those addresses of a name that the single transport can reach.
             six = family == "IP6"
             config.sipConfig.ipv6Use = pj.PJSUA_IPV6_ENABLED_USE_IPV6_ONLY if six else pj.PJSUA_IPV6_DISABLED
             if self._password:
@@ -146,7 +146,7 @@ class SipPhone:
         return PhoneResult(200, "OK", socket.sent, socket.packets, hung_up_by_peer)
 
     def _shuffled(self) -> tuple[int, int]:
-        """Start anywhere in the range: two phones on one machine then seldom try the same ports."""
+        """The port range with a random start, so that two phones on one machine seldom try the same ports."""
         first, last = self._rtp_ports
         return first + 2 * secrets.randbelow(max(1, (last - first) // 4)), last
 
@@ -164,7 +164,7 @@ class CallFailed(SipError):
 
 
 def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
-    """Payloads of 20 ms each; the last one is padded with silence."""
+    """The samples as payloads of 20 ms; the last one is padded with silence."""
     per_packet = SAMPLES * (2 if codec.wide else 1)
     padded = np.zeros(-(-len(samples) // per_packet) * per_packet, np.int16)
     padded[: len(samples)] = samples
@@ -190,7 +190,7 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
 async def play(line: PhoneCall, packets: list[bytes]) -> None:
     """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until the peer hangs up.
 
-    What comes back meanwhile is counted.
+    Packets that arrive meanwhile are counted.
     """
     loop = asyncio.get_running_loop()
     start_s = loop.time()
@@ -204,7 +204,7 @@ async def play(line: PhoneCall, packets: list[bytes]) -> None:
 
 
 async def _resolve(host: str) -> str:
-    """One of its addresses, by IPv4 if it has one. Raises SipError."""
+    """An address of the host, by IPv4 if it has one. Raises SipError."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=SOCK_DGRAM)
     except OSError as error:
@@ -213,7 +213,7 @@ async def _resolve(host: str) -> str:
 
 
 async def _reached(when_s: float, over: asyncio.Event) -> bool:
-    """Wait until the loop's clock shows `when_s`; True when the call was over first."""
+    """Wait until `when_s` by the loop's clock; returns True if the call ended first."""
     try:
         async with asyncio.timeout_at(when_s):
             await over.wait()
@@ -223,7 +223,7 @@ async def _reached(when_s: float, over: asyncio.Event) -> bool:
 
 
 def _refuse(account: Account, prm: Any) -> None:
-    """Somebody calls the phone: without a call object PJSIP answers for it."""
+    """Ignore a call to the phone: without a call object PJSIP refuses it."""
 
 
 class _Outgoing(pj.Call):  # type: ignore[misc]
@@ -233,7 +233,7 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
         super().__init__(account)
         self._codec, self._port, self._address, self._loop = codec, port, address, loop
         self.answered: asyncio.Future[NegotiatedStream] = loop.create_future()
-        # Nobody may be waiting any more when it fails.
+        # Retrieve the exception, in case no task waits for it any more.
         self.answered.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.over = asyncio.Event()
 

@@ -1,11 +1,11 @@
-"""Which SIP requests and TCP connections are let in, with counters and log lines.
+"""The admission of SIP requests and TCP connections, with counters and log lines.
 
 Every request passes through `Admission.check` before PJSIP has a transaction for it, in this order:
 
 1. `RequestFilter`: whether its address may call or has shown credentials, and how often it does (403, 401, 503, or
    no answer).
-2. Methods that nobody serves here, URIs of other schemes than ours, requests within a dialog, and OPTIONS while no call
-   would be taken (416, 481, 501, 503).
+2. Unsupported methods, URIs of other schemes, requests within a dialog, and OPTIONS while no call would be accepted
+   (416, 481, 501, 503).
 3. The session description in it (400, 415, 488).
 """
 
@@ -50,14 +50,14 @@ _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481
 _SCHEMES = frozenset((b"sip", b"sips", b"tel"))
 """The schemes of request URIs; any other is 416 (RFC 3261 section 8.2.2.1), `urn:service:sos` for one (RFC 5031)."""
 FAILURES_PER_S, FAILURES_BURST = 1.0, 10
-"""Answers to requests that could not be checked, through an error of ours."""
+"""The rate of responses to requests that could not be checked because of a bug of ours."""
 _MAX_CREDENTIALS = 8
-"""Credentials of one request that are checked: a caller has one for each algorithm and realm of a challenge."""
+"""The most credentials of one request that are checked; a caller sends one per algorithm and realm of a challenge."""
 
 
 @dataclass(slots=True)
 class AdmissionCounters:
-    """Plain totals, for metrics."""
+    """The totals of the admission, for metrics."""
 
     unanswered: int = counter("Counts SIP requests from addresses that may not call that were left unanswered.")
     tcp_refused: int = counter("Counts TCP connections to the SIP port that were refused because of sip.max_tcp.")
@@ -81,29 +81,29 @@ class AdmissionCounters:
 
 
 class AdmittedCalls(Protocol):
-    """The calls that requests begin, or belong to."""
+    """The calls that requests begin, or to which they belong."""
 
     ready: Callable[[], bool]
-    """Whether calls should be sent here at all, for the answer to OPTIONS."""
+    """Returns whether calls should be sent to this worker, which the response to OPTIONS tells."""
 
     def capacity(self) -> int:
-        """The status that a new call would be refused with now, or 0."""
+        """The status with which a new call would be refused now, or 0."""
 
     def on_rejected(self, status: int) -> None:
-        """An INVITE was refused with this status."""
+        """Count an INVITE that was refused with this status."""
 
     def check_in_dialog(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
         """The verdict on a request within a dialog: a status, `PASS` or `DROP`."""
 
     def check_body(self, request: RequestHead, packet: bytes) -> str | None:
-        """Checks what a request offers or answers, as `sip.protocol.offer_check.check` does."""
+        """Check the offer or answer of a request, as `sip.protocol.offer_check.check` does."""
 
     def on_connection(self, request: RequestHead, cseq: int, peer: tuple[str, int], text: str) -> None:
-        """A request within a dialog was let in, by the connection whose other end is `peer`."""
+        """Note that an admitted request within a dialog came by the connection whose other end is `peer`."""
 
 
 class Admission:
-    """Lets requests and connections in, or not. All methods are called on the loop's thread."""
+    """Admits or refuses requests and connections. All methods must be called on the loop's thread."""
 
     def __init__(
         self,
@@ -114,8 +114,7 @@ class Admission:
         *,
         unasked: Callable[[str], bool] | None = None,
     ) -> None:
-        """Addresses that `unasked` does not know are asked for the credentials of `sip.users`; by default, those that
-        may not call."""
+        """`unasked(source)`: whether no credentials of `sip.users` are requested; by default if it may call."""
         self.counters = AdmissionCounters()
         self._unasked, self._calls, self._clock = unasked or access.allows, calls, clock
         self._stale = False
@@ -127,7 +126,7 @@ class Admission:
         self._once = LogRateLimit()
 
     def set_users(self, settings: Sip) -> None:
-        """Whose credentials are good from now on; earlier challenges are stale."""
+        """Set the users whose credentials are valid from now on; earlier challenges become stale."""
         users = {each.user: each.password.reveal() for each in settings.users}
         self._challenger = Challenger(users, settings.realm, settings.digest)
 
@@ -155,13 +154,13 @@ class Admission:
     def on_connection(
         self, request: RequestHead, cseq: int, peer: tuple[str, int], packet: Callable[[], bytes]
     ) -> None:
-        """A request within a dialog, which was let in, came by the connection whose other end is there."""
+        """Report that an admitted request within a dialog came by the connection whose other end is `peer`."""
         self._calls.on_connection(request, cseq, peer, packet().decode(errors="replace"))
 
     def on_error(self) -> int:
-        """An error of ours, which is being handled, keeps a request from being checked: what becomes of it.
+        """The status for a request whose check raised an exception, which is being handled.
 
-        It must not pass. Few are answered: it may come from anywhere.
+        The request must not pass. Few such requests are answered, because they may come from anywhere.
         """
         self.counters.errors += 1
         now = self._clock()
@@ -170,18 +169,18 @@ class Admission:
         return 500 if self._failures.take("", now) else DROP
 
     def on_unreadable(self, beginning: str) -> None:
-        """A message was dropped that has no start line or no header of which every answer is made."""
+        """Count a dropped message that lacks its start line, or a header that every response must repeat."""
         self.counters.unreadable += 1
         if (held_back := self._once.due("unreadable", self._clock())) is not None:
             first = "".join(c if c.isprintable() else " " for c in beginning.lstrip().partition("\r\n")[0])
             log.info("a SIP message that cannot be read was dropped", begins=first, held_back=held_back)
 
     def user_of(self, call_id: str, source: str) -> str | None:
-        """The user by whose credentials an address that may not call was let in with a call; None when it was not."""
+        """The user whose credentials admitted a call from an address that may not call; None if there is none."""
         return self._filter.user_of(call_id, source)
 
     def log_refused(self, source: str, status: int, reason: str = "", *, method: str = "INVITE") -> None:
-        """Log it once per source, status and minute."""
+        """Log a refused request, once per source, status and minute."""
         held_back = self._once.due(f"{peer_key(source)} {status}", self._clock())
         if held_back is not None:
             reason = reason or ("not on the access list (sip.allow)" if status == 403 else "full, or too fast")
@@ -213,7 +212,7 @@ class Admission:
         elif request.to_tag:
             return self._calls.check_in_dialog(request, cseq, text)
         elif request.method == "OPTIONS" and (self._calls.capacity() or not self._calls.ready()):
-            return 503  # as an INVITE would be refused (RFC 3261 section 11.2), so that a load balancer goes elsewhere
+            return 503  # as for an INVITE (RFC 3261 section 11.2), so that a load balancer chooses another worker
         return status
 
     def _refuse_scheme(self, request: RequestHead, scheme: bytes) -> int:
@@ -227,11 +226,11 @@ class Admission:
         return 416
 
     def _challenge(self) -> list[str]:
-        """Values of WWW-Authenticate, for the request that has just been answered with 401."""
+        """The values of WWW-Authenticate for the request that is being answered with 401."""
         return self._challenger.challenge(self._clock(), source=self._challenged_source, stale=self._stale)
 
     def _credentials(self, request: RequestHead, text: Callable[[], str]) -> tuple[Credentials, str]:
-        """The credentials of an INVITE, and their user."""
+        """The verdict on the credentials of an INVITE, and their user."""
         if not self._challenger or self._unasked(request.source):
             return UNASKED
         self._stale, self._challenged_source = False, peer_key(request.source)
@@ -257,12 +256,12 @@ class Admission:
         return verdict, user
 
     def _log_failed(self, source: str, user: str, reason: Reason, now: float) -> None:
-        """Log it once per source and minute; `user` is what the peer calls itself."""
+        """Log a failed authentication, once per source and minute; `user` is the name that the peer gave."""
         self.counters.auth_failures[reason] += 1
         if (held_back := self._once.due(f"{peer_key(source)} auth", now)) is not None:
             log.warning("SIP authentication failed", peer=source, user=user[:64], reason=reason, held_back=held_back)
 
-    # TCP connections that others have opened
+    # TCP connections opened by peers
 
     def on_connected(self, handle: int, peer: str) -> bool:
         """Whether a new connection may stay. It is counted until `connections.remove`."""
@@ -274,7 +273,7 @@ class Admission:
         return stays
 
     def expired(self) -> list[int]:
-        """Connections to close now, which are counted until `connections.remove`."""
+        """The connections that must be closed now; they are counted until `connections.remove`."""
         found = self.connections.expired(self._clock())
         self.counters.tcp_expired += len(found)
         return found

@@ -1,4 +1,4 @@
-"""Digest authentication of callers (RFC 7616 as RFC 8760 has it for SIP; RFC 3261 section 22). No I/O."""
+"""Digest authentication of callers (RFC 7616, applied to SIP by RFC 8760; RFC 3261 section 22). No I/O."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from urllib.request import parse_http_list
 from sip.admission.request_filter import TokenBuckets
 
 NONCE_S = 300.0
-"""A nonce is stale after this time: the caller takes another one, without asking anybody for the password."""
+"""The lifetime of a nonce. Afterwards the caller's device uses a new one without asking its user for the password."""
 _MAX_NONCES = 4096
 _ALGORITHMS: dict[str, Any] = {"SHA-256": hashlib.sha256, "MD5": hashlib.md5}
 
 GUESSES_PER_S, GUESSES = 0.2, 10
-"""Wrong passwords that one source may show for one user: so many at once, then one in five seconds."""
+"""The limit of wrong passwords from one source for one user: 10 at once, then one every five seconds."""
 _REQUIRED = {"username", "nonce", "response", "uri", "realm"}
 _COUNT = re.compile(r"[0-9a-fA-F]{8}")
 _TARGET = re.compile(r"(sips?):(?:([^@]*)@)?(\[[^\]]*\]|[^;?]*?)(?::([0-9]+))?(?:[;?].*)?", re.IGNORECASE | re.DOTALL)
 
 Verdict = Literal["good", "stale", "bad"]
 Reason = Literal["", "malformed", "realm", "algorithm", "nonce", "replayed", "uri", "user", "password", "slowed"]
-"""Why credentials are not good; "": they are, or their nonce is one of ours that is too old or was given to another.
+"""Why credentials are not good. "" if they are, or if their nonce is ours, but too old or issued to another source.
 
-`nonce`: it is none of ours; `malformed`: no digest credentials, or without the fields that the challenge asks for;
-`replayed`: the count of the nonce has been seen; `uri`: they are for another request; `slowed`: not looked at, after
-too many wrong passwords.
+`nonce`: the nonce is not ours; `malformed`: no digest credentials, or required fields are missing; `replayed`: the
+count of the nonce was used before; `uri`: they are for another request; `slowed`: not checked, after too many wrong
+passwords.
 """
 
 
 class Challenger:
-    """Asks for credentials and checks them. Nonces carry their own time; of each the highest count is remembered."""
+    """Builds challenges and checks credentials. Nonces contain their time; the highest count of each is remembered."""
 
     def __init__(self, users: Mapping[str, str], realm: str, algorithms: Sequence[str] = tuple(_ALGORITHMS)) -> None:
-        """`users`: name → password; `algorithms`: a caller takes the first that it knows (RFC 8760 section 2.4)."""
+        """`users`: name → password; `algorithms`: a caller uses the first that it knows (RFC 8760 section 2.4)."""
         self._realm, self._names = realm, algorithms
         self._nonce_key = secrets.token_bytes(32)
         self._hashed = {
@@ -52,11 +52,11 @@ class Challenger:
         self._guesses = TokenBuckets(GUESSES_PER_S, GUESSES)
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to ask."""
+        """Whether there are any users."""
         return bool(self._hashed)
 
     def challenge(self, now: float, *, source: str = "", stale: bool = False) -> list[str]:
-        """Values of WWW-Authenticate for a request from `source`: the nonce is good for that source only."""
+        """The values of WWW-Authenticate for a request from `source`; the nonce is valid for that source only."""
         stamp = f"{int(now):x}.{secrets.token_hex(8)}"
         nonce = f"{stamp}.{self._sign(stamp)}.{self._sign(f'{stamp} {source}')}"
         more = ", stale=true" if stale else ""
@@ -67,11 +67,11 @@ class Challenger:
     def check(
         self, credentials: str, method: str, now: float, *, uri: str, source: str = ""
     ) -> tuple[Verdict, str, Reason]:
-        """Check an Authorization header's value: its verdict, the user, and the reason why it is not good.
+        """Check an Authorization header's value; returns the verdict, the user, and the reason why it is not good.
 
-        `uri` is the request's (RFC 7616 section 3.4.6), `source` the one that `challenge` was for. Each count of a
-        nonce is good once. A nonce of another source is stale, and nothing else is said of such credentials, so that
-        whoever makes up source addresses can neither guess nor use up the guesses of others.
+        `uri` is the request's (RFC 7616 section 3.4.6), and `source` the one to which the challenge was sent. Each
+        count of a nonce is valid once. A nonce of another source is stale, and such credentials get no other verdict:
+        so an attacker who forges source addresses can neither guess nor use up the guesses of others.
         """
         fields = _fields(credentials)
         user, nonce = fields.get("username", ""), fields.get("nonce", "")
@@ -82,7 +82,7 @@ class Challenger:
         if fields["realm"] != self._realm:
             return "bad", user, "realm"
         stamp = self._stamp(nonce)
-        if not stamp:  # a caller may use one again that it had before the worker was started anew
+        if not stamp:  # a caller may still use a nonce from before the worker's restart
             return "stale", user, "nonce"
         if not hmac.compare_digest(_bytes(self._sign(f"{stamp} {source}")), _bytes(nonce.rpartition(".")[2])):
             return "stale", user, ""
@@ -105,7 +105,7 @@ class Challenger:
             return "bad", user, "password"
         if not 0 <= now - int(stamp.split(".")[0], 16) <= NONCE_S:
             return "stale", user, ""
-        # Without a count (RFC 2069) a nonce is good once: a count beside it is not part of the hash.
+        # Without `qop` (RFC 2069) a nonce is valid once, because the hash does not cover a count.
         if not self._count(nonce, int(fields["nc"], 16) if counted else 1 << 32):
             return "stale", user, "replayed"
         return "good", user, ""
@@ -114,12 +114,12 @@ class Challenger:
         return hmac.new(self._nonce_key, _bytes(stamp), hashlib.sha256).hexdigest()[:32]
 
     def _stamp(self, nonce: str) -> str:
-        """When, and at random, a nonce was made; "" when it is not ours."""
+        """The time and the random part of a nonce; "" if it is not ours."""
         stamp, _, signed = nonce.rpartition(".")[0].rpartition(".")
         return stamp if hmac.compare_digest(_bytes(self._sign(stamp)), _bytes(signed)) else ""
 
     def _count(self, nonce: str, number: int) -> bool:
-        """Whether it is higher than any before."""
+        """Whether the count is higher than all earlier ones of this nonce; if so, it is remembered."""
         if number <= self._counts.get(nonce, 0):
             return False
         self._counts[nonce] = number
@@ -132,8 +132,8 @@ class Challenger:
 def same_target(uri: str, request_uri: str) -> bool:
     """Whether credentials for `uri` are for a request to `request_uri`.
 
-    Parameters are left out, because proxies change them, and so is the user when `uri` has none: SIPp and old gateways
-    name the host alone. URIs of other schemes have to be the same to the letter.
+    Parameters are ignored, because proxies change them, and so is the user if `uri` has none: SIPp and old gateways
+    send the host only. URIs of other schemes must be identical.
     """
     ours, theirs = _TARGET.fullmatch(request_uri), _TARGET.fullmatch(uri)
     if ours is None or theirs is None:
@@ -148,7 +148,7 @@ def same_target(uri: str, request_uri: str) -> bool:
 
 
 def _is_counted(fields: Mapping[str, str]) -> bool:
-    """Whether the fields that belong to a `qop` are there (RFC 7616 section 3.4)."""
+    """Whether the fields required by a `qop` are present (RFC 7616 section 3.4)."""
     return fields["qop"] == "auth" and bool(fields.get("cnonce")) and bool(_COUNT.fullmatch(fields.get("nc", "")))
 
 

@@ -1,8 +1,8 @@
-"""Which requests reach PJSIP's transactions, and which TCP connections stay. No I/O; time is an argument.
+"""The filter of requests before PJSIP's transactions, and the table of TCP connections. No I/O; time is an argument.
 
-PJSIP keeps a transaction for 32 s for everything it answers, and pjsua a call for every INVITE it refuses: a scanner
-that never acknowledges would hold the slots of real calls. So what is to be refused is refused before, without a trace
-left, as a stateless server does (RFC 3261 section 8.2.7), and a source that may not call soon gets no answer at all.
+PJSIP keeps a transaction for 32 s for every request that it answers, and pjsua a call for every INVITE that it refuses.
+A scanner that never acknowledges would occupy the slots of real calls. So requests are refused before PJSIP sees them,
+without state, as a stateless server does (RFC 3261 section 8.2.7). A source that may not call soon gets no response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from config.addresses import peer_key
 
 PASS, DROP = 0, -1
-"""Verdicts; any other is the status to answer with."""
+"""Verdicts; any other value is the status of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,44 +24,44 @@ class FilterVerdict:
     """The decision about a request."""
 
     status: int
-    """`PASS`, `DROP`, or the status to answer with."""
+    """`PASS`, `DROP`, or the status of the response."""
     headers: tuple[tuple[str, str], ...] = ()
-    """The headers of the answer."""
+    """The headers of the response."""
     description: str | None = None
-    """The session description that PJSIP is shown of a request that passes; empty: there is none. None: whatever there
-    is, nobody acts on it."""
+    """The session description that PJSIP gets of a request that passes; empty if there is none. None leaves the request
+    as it is, because no code acts on its body."""
 
 
 UNTRUSTED_PER_S, UNTRUSTED_BURST = 0.2, 10
-"""Answers for an address that may not call: enough to see why, too few for a scanner."""
+"""The rate of responses to an address that may not call: enough for a diagnosis, too few for a scanner."""
 UNTRUSTED_DIALOG_PER_S, UNTRUSTED_DIALOG_BURST = 10.0, 50
-"""Requests within a dialog may come from another address than the INVITE did, as past a proxy."""
+"""The rate of requests within a dialog from an unknown address: behind a proxy it may differ from the INVITE's."""
 BURST_S = 2.0
-"""A source may send the INVITEs of so many seconds at once."""
+"""The burst of INVITEs from one source, in seconds of its rate."""
 RETRY_S = 64.0
-"""A request may be repeated for so long (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
+"""How long an admitted request may be retransmitted (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
 _MAX_SOURCES = 4096
 _MAX_PASSED = 16384
 AUTHENTICATED_S = 3600.0
-"""A source that has shown credentials is asked for them again, for so long, as often as it calls."""
+"""How long a source that has authenticated may be challenged at the rate of its calls."""
 
 Credentials = Literal["good", "stale", "bad", "none", "unasked"]
-"""The value of a request's credentials; `unasked`: nobody is asked for any."""
+"""The verdict on a request's credentials; `unasked` if none were requested."""
 UNASKED: tuple[Credentials, str] = ("unasked", "")
 FIRST_MESSAGE_S = 10.0
 """A connection without a whole message is closed after this time."""
 UNTRUSTED_TCP_S = 32.0
-"""A connection from an address that may not call is closed after this time: it has had its answer."""
+"""A connection from an address that may not call is closed after this time, when it has got its response."""
 UNTRUSTED_TCP_EACH = 16
-"""Connections that one source that may not call can have at one time."""
+"""The most connections at a time from one source that may not call."""
 
 
 class TokenBuckets:
     """A token bucket for each source, for at most `_MAX_SOURCES` of them.
 
-    A source is forgotten only when its bucket is full again, so that forgetting gives nobody anything. While the table
-    is full, sources that are not in it get nothing: addresses are easily made up, and forgetting the oldest would hand
-    a new burst to whoever makes up enough of them.
+    A source is evicted only when its bucket is full again, so that an eviction grants no extra tokens. While the table
+    is full, sources without an entry get no tokens: addresses can be forged, and evicting the oldest entry would grant
+    a new burst to an attacker who forges enough of them.
     """
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -72,14 +72,14 @@ class TokenBuckets:
         return source in self._levels
 
     def level(self, source: str, now: float) -> float:
-        """How many are left; none for a source that finds no room in the table."""
+        """The tokens of a source; 0 if it has no entry and the table is full."""
         if source not in self._levels:
             return self._burst if self._has_room(now) else 0.0
         level, at = self._levels[source]
         return min(self._burst, level + (now - at) * self._per_s)
 
     def take(self, source: str, now: float) -> bool:
-        """Whether one more is within the limit."""
+        """Use up a token; returns whether there was one."""
         level = self.level(source, now)
         granted = level >= 1
         if granted or source in self._levels:
@@ -88,7 +88,7 @@ class TokenBuckets:
         return granted
 
     def _has_room(self, now: float) -> bool:
-        """Forgets those that were seen least recently and whose buckets are full again."""
+        """Evict the least recent sources with full buckets; returns whether the table has room then."""
         while self._levels:
             source, (level, at) = next(iter(self._levels.items()))
             if level + (now - at) * self._per_s < self._burst:
@@ -104,17 +104,17 @@ class RequestHead:
     method: str
     call_id: str
     branch: str
-    """The branch of the topmost Via: repetitions have the same one."""
+    """The branch of the topmost Via, which retransmissions repeat."""
     to_tag: str
-    """Empty outside of a dialog."""
+    """The tag of the To header; empty outside of a dialog."""
     source: str
-    """Address that it came from."""
+    """The source address."""
     connected: bool = False
-    """The request came by TCP or TLS: nobody has made that address up."""
+    """Whether the request came by TCP or TLS, so that its source address is not forged."""
 
 
 class RequestFilter:
-    """Which requests pass, by their source, its credentials, and how many it sends."""
+    """Decides which requests pass, by their source, its credentials and its rate."""
 
     def __init__(self, allows: Callable[[str], bool], refusal: Callable[[], int], *, invites_per_s: float) -> None:
         """`allows(source)` is the access list; `refusal()` is the status that a new call would get now, or 0.
@@ -123,39 +123,38 @@ class RequestFilter:
         """
         self._allows, self._refusal = allows, refusal
         self._invites = TokenBuckets(invites_per_s, max(1.0, invites_per_s * BURST_S)) if invites_per_s else None
-        # By whether a connection is there: made-up addresses may fill the one table, and leave the other to real ones.
+        # One table for requests over connections and one for others, which only forged addresses can fill.
         self._untrusted = {kind: TokenBuckets(UNTRUSTED_PER_S, UNTRUSTED_BURST) for kind in (False, True)}
         self._untrusted_in_dialog = {
             kind: TokenBuckets(UNTRUSTED_DIALOG_PER_S, UNTRUSTED_DIALOG_BURST) for kind in (False, True)
         }
         self._passed: OrderedDict[bytes, float] = OrderedDict()
-        """When each INVITE was let in, by Call-ID and branch."""
+        """When each INVITE was admitted, by Call-ID and branch."""
         self._users: OrderedDict[bytes, str] = OrderedDict()
-        """Whose credentials let a call in, by Call-ID and source."""
+        """The user whose credentials admitted a call, by Call-ID and source."""
         self._authenticated: OrderedDict[str, float] = OrderedDict()
-        """When each source last showed credentials."""
+        """When each source last authenticated."""
 
     def user_of(self, call_id: str, source: str) -> str | None:
-        """The user by whose credentials an address that may not call was let in with this call; None when it was
-        not."""
+        """The user whose credentials admitted this call from an address that may not call; None if it was not."""
         return self._users.get(_key(call_id, source))
 
     def check(
         self, request: RequestHead, now: float, credentials: Callable[[], tuple[Credentials, str]] = lambda: UNASKED
     ) -> int:
-        """`PASS`, `DROP`, or the status to answer with.
+        """The verdict on a request: `PASS`, `DROP`, or the status of the response.
 
-        `credentials()`: those of an INVITE that begins a call, and whose they are.
+        `credentials()` returns the verdict on the credentials of an INVITE that begins a call, and their user.
         """
         allowed = self._allows(request.source)
-        # An address on the list stands for itself; anybody else may have a whole network of addresses.
+        # An address on the access list counts alone; any other source may own a whole network of addresses.
         source = request.source if allowed else peer_key(request.source)
         known = allowed or self.user_of(request.call_id, request.source) is not None
         if request.method != "INVITE" or request.to_tag:
             return PASS if known else self._refuse_untrusted(request, source, now)
         key = _key(request.call_id, request.branch)
         if known and now - self._passed.get(key, -RETRY_S) < RETRY_S:
-            return PASS  # a repetition: its transaction answers
+            return PASS  # a retransmission, which its transaction answers
         shown, user = credentials()
         if shown in ("none", "stale"):
             return self._challenge(request, source, now, allowed=allowed)
@@ -172,13 +171,13 @@ class RequestFilter:
         return status
 
     def _challenge(self, request: RequestHead, source: str, now: float, *, allowed: bool) -> int:
-        """A source that may call, or has shown credentials, may be asked for them as often as it may call."""
+        """Challenge a source. One that may call, or has authenticated, is challenged as often as it may call."""
         authenticated = now - self._authenticated.get(source, -AUTHENTICATED_S) < AUTHENTICATED_S
         limit = self._invites if authenticated or allowed else self._untrusted[request.connected]
         return 401 if limit is None or limit.take(source, now) else DROP
 
     def _refuse_untrusted(self, request: RequestHead, source: str, now: float) -> int:
-        """Decide about a request whose source may not call, or has shown credentials that are nobody's."""
+        """The verdict on a request whose source may not call, or has sent wrong credentials."""
         if request.to_tag:
             return PASS if self._untrusted_in_dialog[request.connected].take(source, now) else DROP
         if request.method == "ACK":
@@ -187,7 +186,7 @@ class RequestFilter:
 
 
 def _key(*parts: str) -> bytes:
-    """Stands for names of a peer's choice in a table: each of them may have 64 KB."""
+    """A fixed-size key for values chosen by a peer, each of which may have 64 KB."""
     return blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=16).digest()
 
 
@@ -199,7 +198,7 @@ def _remember(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
 
 
 class ConnectionTable:
-    """The TCP connections that others have opened to the SIP port."""
+    """The TCP connections that peers have opened to the SIP port."""
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
         self._allows, self._limit = allows, limit
@@ -222,23 +221,22 @@ class ConnectionTable:
         return not full and not (untrusted and crowded)
 
     def on_message(self, handle: int) -> None:
-        """A whole request or response has come."""
+        """Note that a complete request or response has arrived."""
         if (connection := self._open.get(handle)) is not None:
             connection.has_message = True
 
     def trust(self, peer: str) -> None:
-        """This address has shown credentials: its connections stay as those of addresses that may call do."""
+        """Treat the connections of this address, which has authenticated, like those of addresses that may call."""
         for connection in self._open.values():
             if connection.peer == peer:
                 connection.untrusted = False
 
     def remove(self, handle: int) -> bool:
-        """False when it was not there any more."""
+        """Remove a connection; returns False if it had been removed already."""
         return self._open.pop(handle, None) is not None
 
     def expired(self, now: float) -> list[int]:
-        """The connections to close: no message has come for too long, or the source may not call and has had its
-        answer."""
+        """The connections to close: those without a message for too long, and those of sources that may not call."""
         return [
             handle
             for handle, connection in self._open.items()

@@ -1,4 +1,4 @@
-"""The media of one call: its sockets and keys, our descriptions of them, and the streams that the handler sees."""
+"""The media of one call: its sockets and keys, our session descriptions, and the streams that the handler gets."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sip.protocol.own_description import OwnEnd, make_answer, make_offer
 from sip.protocol.sdp import Direction, SessionDescription
 
 _Place = tuple[int, Family]
-"""Index of the m-line, and which addresses it has: a stream that changes the family gets another socket."""
+"""(index of the m-line, address family): a stream that changes its family gets another socket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaStream(NegotiatedStream):
-    """One audio stream of a call, as it was agreed. The handler sets `socket.leg`."""
+    """One audio stream of a call, as negotiated. The handler sets `socket.leg`."""
 
     held: bool
-    """The peer holds. A recorder's stream is sendonly from the start, and not held."""
+    """Whether the peer holds. A recorder's stream is sendonly from the start, which is not a hold."""
     socket: RtpSocket
 
 
 class MediaHost(Protocol):
-    """Where a call has its sockets and addresses from."""
+    """The provider of a call's sockets and addresses."""
 
     send_silence: bool
 
@@ -38,15 +38,15 @@ class MediaHost(Protocol):
 
 
 class CallMedia:
-    """Sockets are opened for what an offer asks for, and closed when what is agreed no longer needs them."""
+    """The media of a call. Sockets are opened for an offer, and closed when the agreed streams no longer need them."""
 
     def __init__(self, host: MediaHost, peer: str) -> None:
-        """`peer`: the address that the INVITE came from."""
+        """`peer`: the source address of the INVITE."""
         self.streams: list[MediaStream] = []
         self._host, self._peer = host, peer
         self._sockets: dict[_Place, RtpSocket] = {}
         self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
-        """Our key by the index of the m-line and the peer's key."""
+        """(index of the m-line, the peer's key) → our key."""
         self._started_sendrecv = self._listens_only = False
 
     @property
@@ -67,7 +67,7 @@ class CallMedia:
     def first_offer(
         self, codecs: Sequence[Codec], template: SessionDescription, *, encrypted: bool
     ) -> SessionDescription:
-        """Our offer when nothing is agreed. `template` has PJSIP's origin line."""
+        """Our offer before anything is agreed. `template` has PJSIP's origin line."""
         socket = next(iter(self._sockets.values()))
         address, port = socket.mapped or (self._address(self.family, socket.source), socket.port)
         socket.expect_another(True)
@@ -77,8 +77,10 @@ class CallMedia:
     def next_offer(
         self, last: SessionDescription, streams: Streams, codecs: Sequence[Codec], template: SessionDescription
     ) -> SessionDescription:
-        """Our offer of what is agreed, with both directions again where the peer holds (RFC 6337 section 5.3). `last`:
-        our description in force."""
+        """Our offer of the agreed streams, with both directions even if the peer holds (RFC 6337 section 5.3).
+
+        `last` is our description in force.
+        """
         direction = Direction.RECVONLY if self._listens_only else Direction.SENDRECV
         return self.answer(last, tuple(replace(each, direction=direction) for each in streams), template, also=codecs)
 
@@ -93,25 +95,25 @@ class CallMedia:
             address, port = socket.mapped or (self._address(stream.family, stream.remote or socket.source), socket.port)
             report_port = socket.mapped_reports[1] if socket.mapped_reports else port + 1
             ends[stream.index] = OwnEnd(port, address, key, report_port if report_port != port + 1 else 0)
-            socket.expect_another(True)  # its audio may be here before the answer has been seen to go out
+            socket.expect_another(True)  # audio may arrive before PJSIP reports that the answer was sent
         return make_answer(offer, streams, ends, template.origin, also=also)
 
     def keep_keys(self, offer: SessionDescription, streams: Streams) -> None:
-        """These streams answer this offer of ours: the keys in it are ours for theirs."""
+        """Keep our keys in an offer of ours for the keys in these streams, which answer it."""
         for stream in streams:
             if stream.crypto and (own := srtp.choose([offer.media[stream.index].attribute("crypto") or ""])):
                 self._keys[stream.index, stream.crypto] = own
 
     def expect_no_other(self) -> None:
-        """No description on its way changes what comes to the sockets."""
+        """Let the sockets filter again, because no pending description can change their sources."""
         for socket in self._sockets.values():
             socket.expect_another(False)
 
     def commit(self, streams: Streams, ahead: Streams) -> None:
-        """These streams are agreed; `ahead` are those of answers on their way, which keep their sockets and keys."""
+        """Apply the agreed streams. `ahead` are those of pending answers, which keep their sockets and keys."""
         if not self.streams:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
-            # A peer that holds by the null address has said nothing of the other direction.
+            # A hold by the null address does not tell the other direction.
             self._listens_only = all(each.direction is Direction.RECVONLY and each.remote for each in streams)
         kept = streams + ahead
         for place in self._sockets.keys() - {(stream.index, stream.family) for stream in kept}:
@@ -122,7 +124,7 @@ class CallMedia:
         self.streams[:] = [self._stream(stream) for stream in streams]
 
     def drain(self) -> None:
-        """Read what came before the BYE."""
+        """Read the packets that arrived before the BYE."""
         for socket in self._sockets.values():
             socket.drain()
 
@@ -131,19 +133,19 @@ class CallMedia:
             socket.close()
 
     def _socket(self, stream: NegotiatedStream) -> RtpSocket:
-        """The stream's, opened when there is none: it may have moved to the other family."""
+        """The stream's socket, which is opened if there is none: the stream may have moved to the other family."""
         place = stream.index, stream.family
         if place not in self._sockets:
             self._sockets[place] = self._host.open_socket(stream.family)
         return self._sockets[place]
 
     def _address(self, family: Family, media: tuple[str, int] | None) -> str:
-        """Ours that faces the caller, or the peer's media when that has the other family."""
+        """Our address that faces the caller, or the peer's media if that has the other family."""
         faced = self._peer if family_of(self._peer) == family else media[0] if media else ""
         return self._host.local_address(family, faced)
 
     def _own_key(self, index: int, theirs: srtp.Crypto) -> srtp.Crypto:
-        """The one that we gave for theirs: a peer that repeats its key goes on with ours."""
+        """Our key for a key of the peer; a peer that repeats its key keeps ours."""
         return self._keys.setdefault((index, theirs), theirs.own())
 
     def _stream(self, agreed: NegotiatedStream) -> MediaStream:

@@ -1,20 +1,20 @@
-"""Which source address a stream's RTP comes from. No I/O; the time is an argument.
+"""Latching: the decision which source address a stream's RTP comes from. No I/O; the time is an argument.
 
-Behind NAT the address in the SDP is not the one that packets come from, so it has to be learned; but whoever finds the
-port must not be able to put audio into a call ("RTP bleed", CVE-2017-14099; RFC 7362 describes latching). One rule: **a
-source is learned only during probation, then locked.**
+Behind NAT, packets do not come from the address in the SDP, so their source must be learned. But an attacker who finds
+the port must not be able to inject audio into a call ("RTP bleed", CVE-2017-14099; RFC 7362 describes latching). One
+rule holds: **a source is learned only during probation, then locked.**
 
 - Probation begins with every offer/answer, and again after `SILENCE_S` without a packet from the locked source.
 - A packet from the address in the SDP ends probation at once.
 - Any other source must first send `SEQUENTIAL` packets of one SSRC with consecutive sequence numbers. They are kept
   and delivered when it succeeds, so nothing is lost.
-- The address in the SDP, and the source that was locked first since the offer/answer, take their place back from one
-  that was learned (a stranger in a hold, or the sender of the call before on this port): with as many packets.
-- A stream may move without a word: a NAT gives it another port, or a proxy of media dies. `SEQUENTIAL` packets from
-  elsewhere that go on where the locked source has stopped, with its SSRC and the next sequence numbers, are its own,
-  unless it sends one of them itself meanwhile. Who was locked before may take its place back, as above.
-- After a re-INVITE the source locked before is still heard, and is locked again when nobody else has come within
-  `PROBATION_S`.
+- The address in the SDP, and the source that was locked first since the offer/answer, can replace a learned source (a
+  stranger during a hold, or the sender of an earlier call on this port). They need as many packets for that.
+- A stream may move without signalling: a NAT gives it another port, or a media proxy dies. `SEQUENTIAL` packets from
+  another source that continue the locked source's stream, with its SSRC and its next sequence numbers, lock the new
+  source, unless the old one sends one of them meanwhile. The old source may return, as above.
+- After a re-INVITE the previously locked source is still accepted, and is locked again if no other source succeeds
+  within `PROBATION_S`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SEQUENTIAL = 4
 SILENCE_S = 2.0
 PROBATION_S = 5.0
 MAX_AHEAD = 100
-"""Packets of a stream that may be missing where it moves: two seconds, after which anybody is learned."""
+"""The most packets that may be missing when a stream moves: two seconds, after which any source can be learned."""
 MAX_CANDIDATES = 64
-"""When there are more, the one that has come least far makes room: a flood must not keep the caller out."""
+"""The most candidates. A further one replaces the one with the fewest packets: a flood must not keep the caller out."""
 
 Address = tuple[str, int]
 Arrived = tuple[bytes, float]
-"""A datagram, and when it came."""
+"""A datagram, and its arrival time."""
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class SourceLatch:
         self._candidates: dict[Address, _Candidate] = {}
         self._since_s = 0.0
         self.last_packet_s = 0.0
-        """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
+        """When the locked source last sent; code that delivers its datagrams without `accept` must update it."""
         self.ssrc: int | None = None
-        """The SSRC of the locked source's latest datagram that was asked about."""
+        """The SSRC of the locked source's latest datagram passed to `accept`."""
         self.sequence = 0
-        """The latest sequence number with that SSRC; kept up to date likewise."""
+        """The latest sequence number with that SSRC, which is updated in the same way."""
 
     @property
     def welcome(self) -> frozenset[Address]:
@@ -97,15 +97,15 @@ class SourceLatch:
             self._note(datagram)
             return ((datagram, now),)
         if self.source is not None:
-            # The latch opens for another source only after a silence. Without that, packets from anywhere could take a
-            # stream over while its sender is alive.
+            # The latch opens for another source only after a silence. Without that, packets from anywhere could replace
+            # a stream while its sender is alive.
             if now - self.last_packet_s < SILENCE_S:
                 if address in (self.expected, self._first):
                     return self._try(datagram, address, now)
                 if self._goes_on(datagram):
                     candidate = self._candidates.get(address)
                     if candidate is not None and candidate.datagrams[0][1] <= self.last_packet_s:
-                        self._discard(address)  # the locked source has been heard since
+                        self._discard(address)  # the locked source has sent since
                     return self._try(datagram, address, now)
                 self.refused += 1
                 return ()
@@ -113,20 +113,20 @@ class SourceLatch:
         if address == self.expected:
             return self._lock(address, ((datagram, now),), now)
         if address == self._previous:
-            # After a re-INVITE (a transfer, say) packets of the old source are still on their way; locked at once, they
-            # would keep the new source out until it had proved itself.
+            # After a re-INVITE, such as a transfer, packets of the old source are still in flight. If they locked it at
+            # once, the new source would be kept out until its probation succeeded.
             if now - self._since_s >= PROBATION_S:
                 return self._lock(address, ((datagram, now),), now)
             return ((datagram, now),)
         return self._try(datagram, address, now)
 
     def _goes_on(self, datagram: bytes) -> bool:
-        """Whether this would be a next packet of the locked source's stream."""
+        """Whether this may be a next packet of the locked source's stream."""
         stream = _stream(datagram)
         return stream is not None and stream[0] == self.ssrc and 0 < (stream[1] - self.sequence) & 0xFFFF <= MAX_AHEAD
 
     def _note(self, datagram: bytes) -> None:
-        """The locked source has sent this."""
+        """Remember SSRC and sequence number of a datagram from the locked source."""
         if (stream := _stream(datagram)) is not None:
             self.ssrc, self.sequence = stream
 
@@ -166,7 +166,7 @@ class SourceLatch:
 
 
 def _stream(datagram: bytes) -> tuple[int, int] | None:
-    """SSRC and sequence number of an RTP packet (RFC 3550 section 5.1)."""
+    """(SSRC, sequence number) of an RTP packet (RFC 3550 section 5.1); None if it is none."""
     if len(datagram) < 12 or datagram[0] >> 6 != 2:
         return None
     return int.from_bytes(datagram[8:12], "big"), int.from_bytes(datagram[2:4], "big")

@@ -1,9 +1,9 @@
-"""A worker behind NAT: what a STUN server says of it.
+"""NAT traversal: the public addresses of the worker's ports, by a STUN server.
 
-A call needs an answer at once, and its SDP has to say where its ports appear outside. So the next ports are asked about
-before there is a call: a few are kept at hand, bound and located, and asked about again before the NAT forgets them.
-When they are used up, or the server says nothing, the configured address or the last one known stands beside the port
-as it is, which is right where the NAT keeps ports, or forwards them.
+A call needs an answer at once, and its SDP must contain the public addresses of its ports. So ports are located before
+there is a call: a few spare ones are kept bound, and queried again before the NAT drops their bindings. When they are
+used up, or the server does not answer, SDP contains the configured or last known address with the local port. That is
+right if the NAT preserves or forwards ports.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ log = structlog.get_logger("sip")
 
 SPARES = 8
 FRESH_S = 15.0
-"""RFC 4787 section 4.3: a NAT remembers for two minutes at least, and some for half a minute."""
+"""The interval of queries. A NAT should keep a binding for two minutes (RFC 4787 section 4.3); some do for 30 s."""
 RETRY_S = 15.0
 _MAX_BYTES = 2048
 
 
 @dataclass(slots=True)
 class Spare:
-    """Ports that no call has yet. Its owner closes them, with `RtpPorts.close`."""
+    """Ports without a call. Their owner closes them with `RtpPorts.close`."""
 
     media: socket.socket
     reports: socket.socket | None
     mapped: Address
-    """Where `media` appears."""
+    """The public address of `media`."""
     mapped_reports: Address | None
 
 
 class Nat:
-    """`sip.stun`: the server, what it has said, and the ports that it has located."""
+    """The STUN server (`sip.stun`), the public address that it has reported, and the located spare ports."""
 
     def __init__(self, server: str, *, host: str = "") -> None:
-        """`host`: where we listen. An empty `server`: there is none, and nothing is asked."""
+        """`host`: the address on which we listen. With an empty `server` no queries are sent."""
         found = HOST_PORT.fullmatch(server)
         self._name = found[1].strip("[]") if found else ""
         self._port = int(found[2] or PORT) if found else 0
         self._host = host
         self._server: Address | None = None
-        """None: not known, or it does not answer."""
+        """The server's address; None if it is unknown, or does not answer."""
         self._spares: deque[Spare] = deque()
         self._popped = asyncio.Event()
         self.address = ""
-        """The last public address that was learned; "" before that."""
+        """The public address that was learned last; "" before that."""
         self.answered = self.unanswered = 0
         self.held = 0
-        """RTP ports that no call has: at hand, or being asked about."""
+        """The number of RTP ports without a call: spare ones, and those being located."""
 
     @property
     def spares(self) -> int:
         return len(self._spares)
 
     def pop_spare(self) -> Spare | None:
-        """Ports whose place is known; None when there are none."""
+        """Spare ports with known public addresses; None if there are none."""
         self._popped.set()
         if not self._spares:
             return None
@@ -79,7 +79,7 @@ class Nat:
         return self._spares.popleft()
 
     async def find(self, port: int) -> None:
-        """Look the server up, and ask from this port: that of SIP, before somebody else binds it. 0: from any."""
+        """Resolve the server, and query from this port (SIP's, before PJSIP binds it), or from any if it is 0."""
         if not self._name:
             return
         loop = asyncio.get_running_loop()
@@ -105,7 +105,7 @@ class Nat:
         self._server = None
 
     async def follow(self, ports: RtpPorts, *, reports: bool) -> None:
-        """Keep ports at hand, `reports`: with those above; try again when the server is gone. Runs until cancelled."""
+        """Keep spare ports located, with RTCP ports if `reports`, and retry a lost server. Runs until cancelled."""
         try:
             while self._name:
                 if self._server is None:
@@ -135,7 +135,7 @@ class Nat:
         await self._locate(ports, media, ports.above(media) if reports else None)
 
     async def _refresh(self, ports: RtpPorts) -> None:
-        """The one that was asked about longest ago; the others stay at hand meanwhile."""
+        """Locate again the spare ports with the oldest query; the others stay available meanwhile."""
         if self._spares:
             spare = self._spares.popleft()
             await self._locate(ports, spare.media, spare.reports)
@@ -178,7 +178,7 @@ class Nat:
     async def _query(self, fileno: int, server: Address) -> Address | None:
         loop = asyncio.get_running_loop()
         binding, over = Binding(loop.time()), asyncio.Event()
-        # A descriptor of its own: the other one may be closed meanwhile, and its number given to somebody else.
+        # A duplicate descriptor: the original may be closed meanwhile, and its number reused.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fileno)) as own:  # no way there, or none left
 
             def read() -> None:

@@ -1,4 +1,4 @@
-"""The addresses that the worker listens on, and those by which others reach it."""
+"""The addresses on which the worker listens, and those by which peers reach it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from config.settings import Sip
 from sip.media.nat import Nat
 
 _ANYBODY: dict[Family, str] = {"IP4": "192.0.2.1", "IP6": "2001:db8::1"}
-"""Addresses of nobody (RFC 5737, RFC 3849): packets to them would leave by the default route."""
+"""Documentation addresses (RFC 5737, RFC 3849), to which packets would leave by the default route."""
 
 
 class OwnAddresses:
-    """Our addresses by family. `nat` has what a STUN server says of the IPv4 address."""
+    """Our addresses by family. `nat` knows the public IPv4 address from a STUN server."""
 
     def __init__(self, settings: Sip) -> None:
         hosts: dict[Family, str] = {"IP4": settings.host, "IP6": settings.host6}
         self.hosts = {family: canonical(host) for family, host in hosts.items() if host}
-        """The addresses that the endpoint listens on."""
+        """The addresses on which the endpoint listens."""
         public: dict[Family, str] = {"IP4": settings.public_address, "IP6": settings.public_address6}
         self._configured = {family: canonical(address) if address else "" for family, address in public.items()}
         self.nat = Nat(settings.stun if "IP4" in self.hosts else "", host=self.hosts.get("IP4", ""))
@@ -28,11 +28,11 @@ class OwnAddresses:
         return tuple(self.hosts)
 
     def public(self, family: Family) -> str:
-        """The one that is configured, or what the STUN server says; "": there is no NAT."""
+        """The public address, configured or from the STUN server; "" without NAT."""
         return self._configured.get(family, "") or (self.nat.address if family == "IP4" else "")
 
     def facing(self, family: Family, peer: str) -> str:
-        """The one to name in SDP: the public one, the one listened on, or the one that faces `peer`, if known."""
+        """The address for SDP: the public one, the one listened on, or the one that faces `peer`, if known."""
         if public := self.public(family):
             return public
         host = self.hosts[family]

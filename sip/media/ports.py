@@ -1,8 +1,8 @@
-"""RTP ports: even numbers within a range (RFC 3550 section 11), each resting before it is used again.
+"""RTP ports: even numbers within a range (RFC 3550 section 11), each with a quarantine before it is used again.
 
-One number is one stream's, whether it speaks IPv4 or IPv6.
+A number belongs to a single stream, whether it uses IPv4 or IPv6.
 
-A peer that has not heard of a call's end goes on sending for a while; a resting port keeps that audio out of the next
+A peer that does not know of a call's end continues to send for a while; the quarantine keeps that audio out of the next
 call.
 """
 
@@ -26,13 +26,13 @@ class RtpPorts:
     ) -> None:
         self._hosts: dict[Family, str] = {"IP4": host, "IP6": host6}
         self._quarantine_s = quarantine_s
-        # First in, first out: a large range rests every port for far longer than the quarantine.
+        # First in, first out: in a large range every port rests far longer than the quarantine.
         self._free = deque(range(first + first % 2, last + 1, 2))
         self._resting: deque[tuple[float, int]] = deque()
         self.in_use = 0
 
     def open(self, now: float, family: Family = "IP4") -> socket.socket:
-        """Raises PortsExhausted when every port is in use, resting, or taken by another program."""
+        """Open a socket. Raises PortsExhausted if every port is in use, resting, or bound by another program."""
         assert self._hosts[family], "a stream of this family is refused before"
         while self._resting and self._resting[0][0] <= now:
             self._free.append(self._resting.popleft()[1])

@@ -1,8 +1,8 @@
-"""All RTP sockets read together, once per media tick: `recvmmsg` per socket, then array operations over what came.
+"""The receiver of all RTP sockets, once per media tick: `recvmmsg` per socket, then array operations on all of them.
 
 Audio is processed once per tick, so reading it earlier would only cost a wake-up of the event loop per packet. Until
-then it lies in the sockets' buffers, which hold seconds of it; the kernel notes when each datagram came, so arrival
-times are better than those of a loop that has other things to do.
+then it waits in the sockets' buffers, which hold seconds of it. The kernel stamps each datagram on arrival, which is
+more exact than the time at which a busy event loop would read it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from config.addresses import socket_address
 from sip.media.latching import SILENCE_S, Address
 
 BATCH = 512
-"""Datagrams that are read before they are handed on, and the event loop may do something else."""
+"""The datagrams that are read before they are delivered and the event loop may run."""
 ROOM = 8
-"""Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
+"""The datagrams that one call reads from a socket; at 50 packets a second, two arrive per tick."""
 MAX_PASSES = 32
-"""Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
+"""The most calls per socket and tick: a flood on one port must not delay the others, but a backlog must be read."""
 PARTITION_S = 1.0
-"""How often the sockets are partitioned anew when none came or went: a leg may have another row by then."""
+"""How often the sockets are partitioned again if none was added or removed: a leg may have moved to another row."""
 KEPT_S = 10.0
-"""No socket's buffer holds more than this of a call."""
+"""The longest time that a datagram can have waited in a socket's buffer."""
 SO_TIMESTAMPNS = 35
 """socket(7); Python has no name for it."""
 _STAMP_BYTES = 32  # a control message header of 16 bytes and a timespec
@@ -48,7 +48,7 @@ _MESSAGE = np.dtype(
 )  # fmt: skip
 """struct mmsghdr of 64-bit Linux, recvmmsg(2)."""
 
-# Unlike CDLL, PyDLL keeps the interpreter's lock: the call never waits, and a thousand hand-overs a tick would.
+# Unlike CDLL, PyDLL keeps the interpreter's lock: the call never blocks, and a thousand releases a tick are costly.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _recvmmsg = _libc.recvmmsg
 _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
@@ -70,10 +70,10 @@ class DatagramTarget(Protocol):
     """The detector takes the plain packets of this leg in bulk; without one every datagram goes to `receive`."""
 
     def receive(self, datagram: bytes, address: Address, now: float) -> None:
-        """Any datagram that the detector has not taken; it arrived at `now`."""
+        """Handle a datagram that the detector has not processed; it arrived at `now`."""
 
     def filter_sources(self, on: bool) -> None:
-        """Have the kernel drop what other sources send, or no longer."""
+        """Let the kernel drop datagrams of other sources, or stop that."""
 
 
 _Reader = tuple[int, tuple[ctypes.c_int, DatagramTarget]]
@@ -84,27 +84,27 @@ class RtpReceiver:
     """Reads the sockets that are added to it whenever `sweep` is called."""
 
     def __init__(self, detector: Detector | None = None) -> None:
-        """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
+        """`detector`: the detector of the sockets' legs; without one every datagram goes to its target's `receive`."""
         self._detector = detector
         self._readers: dict[int, tuple[ctypes.c_int, DatagramTarget]] = {}
         self._free = list(range(64))
         self._source = np.zeros(64, np.uint64)
         """The locked source per slot as the first 8 bytes of its socket address; 0: none."""
         self._source6 = np.zeros((64, 2), np.uint64)
-        """The next 16 bytes of those that speak IPv6."""
+        """The next 16 bytes of the socket address, for IPv6 sockets."""
         self._speaks6 = np.zeros(64, np.bool_)
         self._open6 = 0
-        """Sockets that speak IPv6: without one the IPv6 addresses need no comparison."""
+        """The number of IPv6 sockets: without any, IPv6 addresses need no comparison."""
         self.last_packet_s = np.zeros(64)
-        """When the locked source was last heard, per slot."""
+        """When the locked source last sent, per slot."""
         self._latched = np.zeros(64, np.bool_)
-        """Slots whose stream has a source, which some datagrams may still need a decision beside."""
+        """The slots whose stream has a locked source, although some datagrams may still need a decision."""
         self._filtered = np.zeros(64, np.bool_)
-        """The latched slots whose socket drops what comes from elsewhere."""
+        """The latched slots whose socket drops datagrams of other sources."""
         self.packets = np.zeros(64, np.int64)
-        """Taken from the right source, per slot."""
+        """The number of accepted packets, per slot."""
         self.truncated = 0
-        """Datagrams longer than any RTP packet."""
+        """The number of datagrams longer than any RTP packet."""
         self.errors = 0
         self._swept_s = [0.0]
         """When each shard was read last."""
@@ -113,7 +113,7 @@ class RtpReceiver:
         self._buffers: _Buffers | None = None
 
     def add(self, target: DatagramTarget, bound: socket.socket) -> int:
-        """A socket to read from now on. Returns its slot."""
+        """Add a socket, which is read from now on. Returns its slot."""
         bound.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if not self._free:
             self._grow()
@@ -135,26 +135,26 @@ class RtpReceiver:
         self._free.append(slot)
 
     def lock(self, slot: int, source: Address | None) -> None:
-        """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
+        """Accept datagrams of this source without a decision; None for none. No effect once the socket is closed."""
         if slot >= 0:
             name = b"" if source is None else socket_address(*source)
             words = np.frombuffer(name[:24].ljust(24, b"\0"), np.uint64)
             self._source[slot], self._source6[slot] = words[0], words[1:]
 
     def latch(self, slot: int, latched: bool) -> None:
-        """The slot's stream has another source now, or none: what its socket is to let in is set with the next tick."""
+        """Note that the slot's stream has another source, or none; the next tick updates the socket's filter."""
         if slot >= 0:
             self._latched[slot], self._filtered[slot] = latched, False
 
     def _update_filters(self, now: float) -> None:
-        """Close sockets to other sources while the stream's own is heard; in its silence another may be learned."""
+        """Filter other sources while the stream's own sends; during its silence another one may be learned."""
         filtered = self._latched & (now - self.last_packet_s < SILENCE_S)
         for slot in np.flatnonzero(filtered != self._filtered).tolist():
             self._readers[slot][1].filter_sources(bool(filtered[slot]))
             self._filtered[slot] = filtered[slot]
 
     def _grow(self) -> None:
-        """Twice the slots."""
+        """Double the number of slots."""
         size = len(self._source)
         self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
         self._source6 = np.concatenate([self._source6, np.zeros((size, 2), np.uint64)])
@@ -166,7 +166,7 @@ class RtpReceiver:
         self._free = list(range(size, 2 * size))
 
     def sweep(self, now: float, shard: Shard = ALL) -> Iterator[None]:
-        """Read what has come for the legs of this shard. Yields after each batch: the caller's loop may breathe."""
+        """Read the datagrams for the legs of this shard. Yields after each batch, so that the event loop can run."""
         if not self._readers:
             return
         stale = self._changed or now - self._partitioned_s >= PARTITION_S
@@ -183,7 +183,7 @@ class RtpReceiver:
         yield from self._read_all(self._buffers, self._shards[shard.number], since_s)
 
     def drain(self, slot: int) -> None:
-        """Read what has come to one socket: it is about to be closed."""
+        """Read the datagrams of one socket, which is about to be closed."""
         if slot in self._readers and self._buffers is not None:
             for _ in self._read_all(self._buffers, [(slot, self._readers[slot])], 0.0):
                 pass
@@ -195,7 +195,7 @@ class RtpReceiver:
                 break
 
     def _partition(self, shards: int) -> list[list[_Reader]]:
-        """Sockets by the shard of their legs; those without a leg are in the first."""
+        """The sockets by the shard of their legs; those without a leg are in the first."""
         if shards == 1:
             return [list(self._readers.items())]
         found: list[list[_Reader]] = [[] for _ in range(shards)]
@@ -207,7 +207,7 @@ class RtpReceiver:
     def _read(
         self, buffers: _Buffers, readers: Sequence[_Reader], since_s: float
     ) -> Generator[None, None, Sequence[_Reader]]:
-        """Read once from each. Returns those that may have more."""
+        """Read once from each socket. Returns those that may have more."""
         heads = buffers.heads
         filled = 0
         more: list[_Reader] = []
@@ -220,9 +220,9 @@ class RtpReceiver:
                 filled, sockets, counts = 0, [], []
                 yield
             if self._readers.get(slot) is not own:
-                continue  # closed while the loop had its turn
+                continue  # it was closed while the event loop ran
             count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
-            if count < 0 and ctypes.get_errno() != errno.EAGAIN:  # ICMP about what was sent comes first, once
+            if count < 0 and ctypes.get_errno() != errno.EAGAIN:  # an ICMP error is reported first, once
                 count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
             if count <= 0:
                 if ctypes.get_errno() != errno.EAGAIN:
@@ -240,10 +240,10 @@ class RtpReceiver:
     def _deliver(
         self, buffers: _Buffers, filled: int, sockets: list[DatagramTarget], counts: list[int], since_s: float
     ) -> None:
-        """Hand on a batch: of `sockets[i]`, `counts[i]` datagrams in the order in which they came.
+        """Deliver a batch: `counts[i]` datagrams of `sockets[i]`, in the order of arrival.
 
-        This goes in rounds, the first datagram of each socket, then the second of each, so that no leg is in one round
-        twice: the detector takes the plain packets of a round all at once, and each of the others goes its own way.
+        This is done in rounds, first the first datagram of each socket, then the second, so that no leg occurs twice in
+        a round: the detector processes the plain packets of a round together, and the others are delivered singly.
         """
         datagrams = buffers.finish(filled, since_s)
         lengths = np.array(counts)
@@ -258,7 +258,7 @@ class RtpReceiver:
                 continue
             for index in others.tolist():
                 self._deliver_one(buffers, index, sockets[owners[index]])
-            locked = self._locked(buffers, slots) & (rows >= 0)  # one of them may have changed a source
+            locked = self._locked(buffers, slots) & (rows >= 0)  # a delivery may have changed a locked source
 
     def _deliver_plain(
         self,
@@ -268,7 +268,7 @@ class RtpReceiver:
         slots: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> NDArray[np.intp]:
-        """Let the detector take what it can of a round, from locked sources alone. Returns the others."""
+        """Let the detector process the plain packets of a round that come from locked sources. Returns the others."""
         if self._detector is None:
             return round_
         candidates = locked[round_]
@@ -288,7 +288,7 @@ class RtpReceiver:
         target.receive(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
 
     def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each datagram read, from the slots given, is of the locked source."""
+        """Whether each datagram, whose slot is in `slots`, comes from its locked source."""
         found: NDArray[np.bool_] = buffers.keys[: len(slots)] == self._source[slots]
         if self._open6:
             which = np.flatnonzero(found & self._speaks6[slots])
@@ -307,7 +307,7 @@ class _Buffers:
         self.keys: NDArray[np.uint64] = words[:, 0]
         """Family, port and IPv4 address of each sender as one number."""
         self.keys6: NDArray[np.uint64] = words[:, 1:3]
-        """The IPv6 address of those that have one."""
+        """The IPv6 address of each sender that has one."""
         self._raw = self.names.data.cast("B")
         self._stamps = np.zeros((BATCH, _STAMP_BYTES // 8), np.int64)
         vectors = np.zeros((BATCH, 2), np.uint64)
@@ -325,7 +325,10 @@ class _Buffers:
         self.messages["control_bytes"][:count] = _STAMP_BYTES
 
     def finish(self, count: int, since_s: float) -> Datagrams:
-        """Sizes and arrival times of the first `count`, none from before `since_s`; then ready for the next batch."""
+        """Fill in sizes and arrival times of the first `count` datagrams, and reset for the next batch.
+
+        No arrival is before `since_s`.
+        """
         datagrams, (now, ahead_s) = self.datagrams, _clocks()
         datagrams.sizes[:count] = self.messages["bytes"][:count]
         seconds, nanoseconds = self._stamps[:count, 2], self._stamps[:count, 3]

@@ -1,4 +1,4 @@
-"""The port above a stream's RTP port, for RTCP (RFC 3550 section 11): read when there is something to send anyway."""
+"""The RTCP socket on the port above a stream's RTP port (RFC 3550 section 11), read whenever a report is due."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sip.media.latching import Address
 
 _SO_TIMESTAMPNS = 35
 _MAX_DATAGRAMS = 32
-"""Reports read at one time: they come every few seconds."""
+"""The most reports read at a time; they arrive every few seconds."""
 _MAX_BYTES = 1500
 
 

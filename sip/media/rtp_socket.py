@@ -1,6 +1,6 @@
-"""RTP sockets, which `sip.media.receiver` reads once per media tick, and what is sent from them: silence and reports.
+"""RTP sockets, which `sip.media.receiver` reads once per media tick, and from which silence and reports are sent.
 
-Opening and closing are synchronous, so that a SIP callback can do it.
+Opening and closing are synchronous, so that SIP callbacks can do both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MSG_ERRQUEUE = 0x2000
 """recvmsg(2)"""
 _MAX_ERRORS = 128
 KEEPALIVE = 20
-"""Payload type of packets that carry nothing: unassigned in RFC 3551, and never offered."""
+"""The payload type of keep-alive packets, which is unassigned in RFC 3551 and never offered."""
 # 20 ms of each codec that decode to silence: 0 in G.711, -2 of 32768 in G.722.
 _SILENCE = {
     Codec.PCMU: b"\xff" * SAMPLES,
@@ -50,11 +50,11 @@ class RtpCounters:
     """Totals over all sockets, for metrics."""
 
     closed_packets: int = 0
-    """Packets taken by sockets that are closed; `packets` has all."""
+    """The packets accepted by sockets that are closed; `packets` counts all."""
     refused_source: int = 0
-    """Datagrams of a source that is not the stream's, as far as they were read."""
+    """The datagrams of other sources that were read."""
     closed_filtered: int = 0
-    """Datagrams that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
+    """The datagrams that the kernel dropped at sockets that are closed; `wrong_source` counts all."""
     rtcp: int = counter("Counts RTCP packets received.")
     sent: int = counter("Counts RTP packets of silence sent.")
     send_errors: int = counter("Counts RTP packets that could not be sent.")
@@ -65,22 +65,22 @@ class RtpCounters:
 
     @property
     def packets(self) -> int:
-        """Taken from the right source: counted where they arrive, summed when somebody asks."""
+        """The accepted packets of all sockets, summed at each scrape."""
         return self.closed_packets + sum(socket.packets for socket in self.open_sockets)
 
     @property
     def wrong_source(self) -> int:
-        """Datagrams of a source that is not the stream's."""
+        """The datagrams of other sources, read or dropped by the kernel."""
         filtered = self.closed_filtered + sum(socket.filtered for socket in self.open_sockets)
         return self.refused_source + filtered
 
 
 def _ignore(datagram: bytes, now: float) -> None:
-    """The packets go here until a handler has set `on_packet`."""
+    """Discard packets until a handler has set `on_packet`."""
 
 
 class RtpSocket:
-    """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
+    """One stream's socket. Accepted datagrams go to `leg`, or without one to `on_packet(datagram, now)`."""
 
     __slots__ = (
         "_control", "_counters", "_dropped_before", "_filtered", "_guarded", "_kept_s", "_keys", "_latch", "_marker",
@@ -101,7 +101,7 @@ class RtpSocket:
         cname: str = "",
         spare: Spare | None = None,
     ) -> None:
-        """`family`: which addresses it speaks to; `cname`: who we are in RTCP, "": no RTCP; `spare`: of these `ports`.
+        """`cname`: our name in RTCP, "" for no RTCP; `spare`: ports to use instead of opening some of `ports`.
 
         Raises PortsExhausted.
         """
@@ -121,15 +121,15 @@ class RtpSocket:
         self._srtp: SrtpContext | None = None
         self.port: int = self._socket.getsockname()[1]
         self.leg: Leg | None = None
-        """Takes the packets once it is set, plain ones without a call for each."""
+        """The leg that gets the packets, plain ones in bulk; None before a handler has set it."""
         self.on_packet: Callable[[bytes, float], None] = _ignore
         self.silence = b""
-        """Payload of 20 ms of silence in the codec being sent."""
+        """The payload of 20 ms of silence in the codec that is sent."""
         self.sent = self._octets = 0
         self.mapped = spare.mapped if spare is not None else None
-        """Where a NAT makes it appear; None: not known."""
+        """The public address behind a NAT; None if unknown."""
         self.mapped_reports = spare.mapped_reports if spare is not None else None
-        """The same of the port above."""
+        """The public address of the RTCP port; None if unknown."""
         self._kept_s = -math.inf
         self._opened_s = loop.time()
         self._control: Address | None = None
@@ -142,16 +142,16 @@ class RtpSocket:
 
     @property
     def packets(self) -> int:
-        """Taken from the right source; 0 again when closed."""
+        """The number of accepted packets; 0 again when closed."""
         return int(self._receiver.packets[self.slot]) if self.slot >= 0 else 0
 
     @property
     def filtered(self) -> int:
-        """Datagrams of other sources that the kernel has dropped."""
+        """The number of datagrams of other sources that the kernel has dropped."""
         return self._filtered + (drops(self._socket) - self._dropped_before if self._guarded else 0)
 
     def filter_sources(self, on: bool) -> None:
-        """Have the kernel drop what does not come from the source or from those that may take its place."""
+        """Let the kernel drop datagrams that come neither from the source nor from those that may replace it."""
         self._filtered, self._guarded = self.filtered, False
         try:
             if on:
@@ -159,19 +159,20 @@ class RtpSocket:
             else:
                 detach(self._socket)
         except OSError:
-            return  # nothing was attached, or this kernel cannot: then every datagram is read and refused here
+            return  # no filter was attached, or the kernel has none: then every datagram is read and refused here
         self._guarded, self._dropped_before = on, drops(self._socket)
 
     def expect_another(self, expected: bool) -> None:
-        """An answer is about to go out that may bring another source: the kernel drops nothing until `expect`. False:
-        it has not gone out, or has changed nothing."""
+        """Stop filtering before an answer that may bring another source, until `expect`.
+
+        `expected` False: filter again, because the answer was not sent, or changed nothing."""
         if expected:
             self.filter_sources(False)
         self._receiver.latch(self.slot, not expected and self._latch.source is not None)
 
     @property
     def last_packet_s(self) -> float:
-        """When a packet last came; when the socket was opened, before the first one."""
+        """When the last packet arrived; before the first one, when the socket was opened."""
         return max(self._opened_s, self._latch.last_packet_s, self._received_s)
 
     @property
@@ -180,7 +181,7 @@ class RtpSocket:
 
     @property
     def source(self) -> Address | None:
-        """The source that the stream is locked to."""
+        """The locked source of the stream."""
         return self._latch.source
 
     def expect(
@@ -193,10 +194,10 @@ class RtpSocket:
         keys: tuple[Crypto, Crypto] | None = None,
         control: Address | None = None,
     ) -> None:
-        """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not.
+        """Apply the result of an offer/answer: learn the source again, and send silence from now on or not.
 
-        `keys`: the peer's and ours; the same as before go on where they are. None: not encrypted.
-        `control`: where RTCP goes, by the SDP.
+        `keys`: the peer's key and ours, None without encryption; unchanged keys keep their state.
+        `control`: the destination of RTCP in the SDP.
         """
         self._control = control
         if keys != self._keys:
@@ -214,7 +215,7 @@ class RtpSocket:
             self._ticker.remove(self)
 
     def send(self, payload: bytes, ticks: int = 1) -> None:
-        """Send one RTP packet of 20 ms. `ticks`: how many periods have gone by since the last one."""
+        """Send one RTP packet of 20 ms. `ticks`: the number of periods since the last one."""
         if ticks > 1:
             self._timestamp += self._ticks * (ticks - 1)
         if self._send(self._marker | self._payload_type, payload):
@@ -222,11 +223,11 @@ class RtpSocket:
         self._timestamp += self._ticks
 
     def send_silence(self, periods: int) -> None:
-        """Implements `SilenceSender`: periods that were missed show in the RTP timestamp only."""
+        """Send one packet of silence (`SilenceSender`); missed periods only advance the RTP timestamp."""
         self.send(self.silence, periods)
 
     def _send(self, second: int, payload: bytes) -> bool:
-        """`second`: byte of the header. Whether there is anybody to send to."""
+        """Send a packet whose second header byte is `second`; returns False without a destination."""
         target = self._latch.target
         if target is None:
             return False
@@ -236,10 +237,10 @@ class RtpSocket:
         try:
             try:
                 self._socket.sendto(sealed, target)
-            except ConnectionRefusedError:  # this says what became of an earlier packet, once
+            except ConnectionRefusedError:  # an ICMP error for an earlier packet, reported once
                 self._socket.sendto(sealed, target)
         except OSError:
-            # A full buffer or an ICMP error: the packet is gone, as on any network.
+            # A full buffer or an ICMP error: the packet is lost, as may happen on any network.
             self._counters.send_errors += 1
         else:
             self.sent += 1
@@ -249,16 +250,16 @@ class RtpSocket:
         return True
 
     def keep(self, now: float, every_s: float) -> None:
-        """Keep a NAT open where nothing else is sent: by a packet of a payload type unknown (RFC 6263 section 4.6)."""
+        """Keep a NAT binding of a stream that sends nothing, by a packet of unknown type (RFC 6263 section 4.6)."""
         if self._ticker.has(self) or now - self._kept_s < every_s:
             return
         self._kept_s = now
         self._send(KEEPALIVE, b"")
 
     def refused(self) -> bool:
-        """Whether the peer's host has said, since this was last asked, that nobody takes what is sent there (ICMP).
+        """Whether the peer's host has reported a closed port (ICMP) since the last call.
 
-        Only once RTP has come from there: a peer that has never opened the port has not closed it either.
+        It counts only after RTP has arrived from there: a peer may not have opened its port yet.
         """
         found = False
         for _ in range(_MAX_ERRORS):
@@ -270,12 +271,12 @@ class RtpSocket:
         return found and self.packets > 0
 
     def forward(self, datagram: bytes, target: Address) -> None:
-        """Send a datagram as it is."""
+        """Send a datagram unchanged."""
         self._socket.sendto(datagram, target)
         self.sent += 1
 
     def send_report(self, now: float, *, bye: bool = False) -> None:
-        """Send an RTCP report when one is due. `bye`: send one now, with the BYE that ends the stream."""
+        """Send an RTCP report if one is due. `bye`: send one now, with the BYE that ends the stream."""
         reporter = self._reporter
         if reporter is None or not (bye or reporter.due(now)):
             return
@@ -301,14 +302,14 @@ class RtpSocket:
             self._counters.rtcp_sent += 1
 
     def _control_target(self) -> Address | None:
-        """The SDP's, unless the media comes from elsewhere: then beside it, where a NAT most likely has it."""
+        """The destination of RTCP: the SDP's, or the port beside the media's source if that is another one (NAT)."""
         media, expected = self._latch.target, self._latch.expected
         if media is None or self._control is None or expected is None or media == expected:
             return self._control
         return media if self._control == expected else (media[0], media[1] + 1)
 
     def _is_peer(self, address: Address) -> bool:
-        """Whether RTCP from there is the peer's: it comes from the host that we send to, whatever the port."""
+        """Whether RTCP from this address is the peer's: it comes from the host to which we send, from any port."""
         target = self._latch.target
         return target is not None and address[0] == target[0]
 
@@ -321,11 +322,11 @@ class RtpSocket:
             self._counters.rtcp_malformed += 1
 
     def drain(self) -> None:
-        """Take what has come and waits for the next tick."""
+        """Read the datagrams that wait for the next tick."""
         self._receiver.drain(self.slot)
 
     def close(self) -> None:
-        """Idempotent. The port rests before another stream gets it."""
+        """Close the socket. Idempotent. The port rests before another stream gets it."""
         if self._socket.fileno() < 0:
             return
         if self._reports is not None:
@@ -342,7 +343,7 @@ class RtpSocket:
         self.on_packet, self.leg = _ignore, None
 
     def receive(self, datagram: bytes, address: Address, now: float) -> None:
-        """Implements `receiver.DatagramTarget`: a datagram that is not a plain packet of the locked source."""
+        """Handle a datagram that is no plain packet of the locked source (`receiver.DatagramTarget`)."""
         if is_rtcp(datagram):
             if self._is_peer(address):
                 self._receive_rtcp(datagram, time.time() - self._time() + now)
@@ -362,11 +363,11 @@ class RtpSocket:
                 self.on_packet(each, arrival_s)
 
     def _accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
-        """The datagrams that the latch delivers now. The receiver learns of a source that has changed with it."""
+        """The datagrams that the latch delivers now. A change of the source is passed to the receiver."""
         latch, receiver = self._latch, self._receiver
         before, latch.last_packet_s = (latch.source, latch.ssrc), max(latch.last_packet_s, self._received_s)
         if address != latch.source and self.leg is not None and (report := self.leg.reception_report) is not None:
-            ssrc, sequence, *_ = report  # most packets are taken in bulk
+            ssrc, sequence, *_ = report  # most packets are processed in bulk, without the latch
             latch.sequence = sequence if ssrc == latch.ssrc else latch.sequence
         accepted = latch.accept(datagram, address, now)
         if self.slot >= 0:
@@ -374,7 +375,7 @@ class RtpSocket:
             receiver.last_packet_s[self.slot] = latch.last_packet_s
             if (latch.source, latch.ssrc) != before:
                 receiver.latch(self.slot, latch.source is not None)
-                if self._srtp is None:  # each encrypted packet has to be decrypted by its socket
+                if self._srtp is None:  # each encrypted packet must be decrypted by its socket
                     receiver.lock(self.slot, latch.source)
         self._counters.refused_source += latch.refused
         latch.refused = 0

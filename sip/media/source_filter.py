@@ -1,9 +1,9 @@
-"""Datagrams of other sources dropped by the kernel, before they take room in a stream's receive buffer.
+"""The kernel filter that drops datagrams of other sources before they occupy a stream's receive buffer.
 
-A socket's buffer holds some hundreds of datagrams and is read once per media tick: whoever finds the port and sends ten
-thousand a second fills it, and the call's own audio is what is lost. A classic BPF program on the socket (socket(7),
-SO_ATTACH_FILTER) looks at the source address and port of each datagram and lets only the stream's own ones in, and what
-has the stream's SSRC: it may have moved, and nobody else knows that number.
+A socket's buffer holds some hundreds of datagrams and is read once per media tick. An attacker who finds the port and
+sends ten thousand a second would fill it, and the call's own audio would be lost. A classic BPF program on the socket
+(socket(7), SO_ATTACH_FILTER) checks the source address and port of each datagram. It accepts only the stream's own
+ones, and those with the stream's SSRC: the stream may have moved, and no other sender knows that number.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _NETWORK_HEADER = 0xFFF00000
 """SKF_NET_OFF: offsets from here are into the IP header, others into the UDP header."""
 _SOURCE_AT: dict[Family, int] = {"IP4": 12, "IP6": 8}
 _SSRC_AT = 16
-"""Behind the UDP header of 8 bytes (RFC 3550 section 5.1). A datagram that is too short for it is dropped."""
+"""The offset of the SSRC, which includes the UDP header of 8 bytes. A datagram that is too short for it is dropped."""
 _ALL, _NONE = 0xFFFFFFFF, 0
 
 Instruction = tuple[int, int, int, int]
-"""Code, jumps when true and when false (instructions to skip), and operand: struct sock_filter."""
+"""A struct sock_filter: code, instructions to skip if true and if false, and operand."""
 
 
 def program(sources: Iterable[Address], ssrc: int | None = None) -> list[Instruction]:
-    """Lets datagrams from these addresses and ports in, and RTP packets with this SSRC, and no others."""
+    """A program that accepts datagrams from these addresses and ports, and RTP packets with this SSRC, only."""
     made: list[Instruction] = []
     for address, port in sources:
         family = family_of(address)
@@ -53,8 +53,7 @@ def program(sources: Iterable[Address], ssrc: int | None = None) -> list[Instruc
 
 
 def attach(sock: socket.socket, sources: Iterable[Address], ssrc: int | None = None) -> None:
-    """Let only these sources pass from now on, instead of those of before. Raises OSError where the kernel has no
-    filters."""
+    """Accept only these sources from now on, in place of earlier ones. Raises OSError if the kernel has no filters."""
     instructions = program(sources, ssrc)
     code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
     buffer = ctypes.create_string_buffer(code, len(code))  # the kernel copies it
@@ -63,12 +62,12 @@ def attach(sock: socket.socket, sources: Iterable[Address], ssrc: int | None = N
 
 
 def detach(sock: socket.socket) -> None:
-    """Everybody is heard again. Raises OSError when nothing is attached."""
+    """Remove the filter. Raises OSError if none is attached."""
     sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def drops(sock: socket.socket) -> int:
-    """Datagrams that the kernel has dropped at this socket: filtered, or because its buffer was full."""
+    """The number of datagrams that the kernel dropped at this socket: filtered, or because its buffer was full."""
     try:
         info = sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 64)
     except OSError:
