@@ -57,7 +57,7 @@ def wrong_with_url(url: str) -> str | None:
             raise ValueError
     except ValueError:
         return "must be an http or https URL"
-    return "must not contain a user or password: requests are signed" if "@" in parts.netloc else None
+    return "must not hold a user or password: requests are signed" if "@" in parts.netloc else None
 
 
 def wrong_with_secret(secret: Secret) -> str | None:
