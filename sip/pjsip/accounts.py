@@ -1,10 +1,10 @@
-"""Accounts: one per registration, and a local one that takes the INVITEs of everybody else who may call.
+"""The accounts: one per registration, and a local one for the INVITEs of all other callers.
 
-A registrar's name, or that of the proxy before it, is resolved here, not by PJSIP, whose own look-up would block the
-loop; the addresses are what the access list trusts, and requests go there through a loose route that is not written
-into them (PJSIP's `hide`).
+The name of a registrar, or of its proxy, is resolved here and not by PJSIP, whose own look-up would block the loop. The
+access list trusts the resolved addresses. Requests go there through a loose route that is not written into them
+(PJSIP's `hide`).
 
-An account that only one worker of a cluster registers stands by until it is told to `hold`.
+An account that only one worker of a cluster registers stands by until `hold` is called.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ log = structlog.get_logger("sip")
 RESOLVE_S = 60.0
 _UNRESOLVED_S = 30.0
 _WORKERS = UUID("a6b9e036-6eca-4586-bbbd-25ea908baa56")
-"""The name space of workers (RFC 9562 section 5.5)."""
+"""The UUID name space of workers (RFC 9562 section 5.5)."""
 OnInvite = Callable[["Account", Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """State of one account's registration, for readiness, metrics and the log."""
+    """The state of one account's registration, for readiness, metrics and the log."""
 
     account: str
     state: Literal["standby", "resolving", "registering", "registered", "failed", "unregistered"]
-    """`standby`: it is left to another worker; `reason` says why."""
+    """`standby` means that another worker registers the account; `reason` says why."""
     code: int = 0
-    """The status of the registrar's last answer; 0 before one has come."""
+    """The status of the registrar's last response; 0 before the first one."""
     reason: str = ""
     registrar: str = ""
-    """The registrar of the account's list that this is about."""
+    """The registrar, of the account's list, to which this state applies."""
 
 
 class Account(pj.Account):  # type: ignore[misc]
-    """A pjsua2 account that hands its INVITEs to `on_invite`; without registration unless a subclass adds one."""
+    """A pjsua2 account that passes its INVITEs to `on_invite`; without registration unless a subclass adds one."""
 
     def __init__(self, name: str, on_invite: OnInvite) -> None:
         super().__init__()
         self.name = name
         self._on_invite = on_invite
         self.is_open = False
-        """PJSIP has it."""
+        """Whether PJSIP has the account."""
 
     def open(self, config: Any, *, default: bool = False) -> None:
         self.is_open = True
         self.create(config, default)
 
     def close(self) -> None:
-        """Take the account out of PJSIP, before PJSIP ends: a later one would find it under the same number."""
+        """Remove the account from PJSIP before PJSIP ends, since a later PJSIP would reuse its number."""
         if self.is_open:
             self.is_open = False
             self.shutdown()
-            # Its destructor would take out whoever has the number by then.
+            # The destructor would remove whichever account has the number by then.
             self.this.disown()
 
     @guarded
@@ -82,9 +82,9 @@ class Account(pj.Account):  # type: ignore[misc]
 
 
 class RegisteredAccount(Account):
-    """Registers with digest credentials (RFC 3261 section 22) where it can, and goes elsewhere when it no longer can.
+    """An account that registers with digest credentials (RFC 3261 section 22), and fails over to other registrars.
 
-    PJSIP refreshes; what happens after a failure is decided here.
+    PJSIP refreshes the registration; this class decides what follows a failure.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class RegisteredAccount(Account):
         self._following = False
         self.one_worker = settings.one_worker
         self._held = not settings.one_worker
-        """Whether it is for this worker to register it."""
+        """Whether this worker must register the account."""
         self._standby_reason = "the cluster has not been reached yet"
         self.left = asyncio.Event()
-        """Clear while the registration is being taken back."""
+        """Cleared while the registration is being removed at the registrar."""
         self.left.set()
         self._families, self._keepalive_s = families, keepalive_s
         self.registrars = [Registrar.parse(uri) for uri in (settings.registrar, *settings.backups)]
         self.instance = ""
-        """Set before it registers; "": PJSIP names the machine, and two workers there have one binding."""
+        """The instance ID, set before it registers. With "" PJSIP uses that of the machine."""
         self.transports: Collection[str] = ("udp", "tcp")
         """NAPTR and SRV records choose one of these."""
         self.proxy = Registrar.parse(settings.proxy) if settings.proxy else None
@@ -129,17 +129,17 @@ class RegisteredAccount(Account):
 
     @property
     def address(self) -> str:
-        """Names the account at its PBX, equally at every worker: `4711@pbx.example:0`, with 0 for the default port."""
+        """The account's name at every worker: `4711@pbx.example:0`, with 0 for the default port."""
         registrar = self.registrars[0]
         return f"{self._settings.user}@{registrar.host.lower()}:{registrar.port}"
 
     @property
     def hops(self) -> list[Registrar]:
-        """Where its requests go: to the proxy, or to the registrars."""
+        """The next hops of its requests: the proxy, or the registrars."""
         return [self.proxy] if self.proxy is not None else self.registrars
 
     async def follow(self, access: AccessList) -> None:
-        """Look for the servers of the registrars' names again and again, and register. Runs until cancelled."""
+        """Resolve the registrars' names periodically, and register. Runs until cancelled."""
         self._following = True
         try:
             while True:
@@ -162,16 +162,16 @@ class RegisteredAccount(Account):
             self._stop_retry()
 
     async def _locate(self, hop: Registrar) -> None:
-        """Servers that were found stay while name servers are silent: what is found then may not be all there is."""
+        """Resolve a hop. Known servers stay if name servers do not answer, since the result may be incomplete then."""
         found = await hop.locate(self._families, self.transports)
         if found.servers and (found.certain or hop not in self._located):
             self._located[hop] = found.servers
 
     def hold(self) -> None:
-        """This worker is to register the account: now, and once more where it has done so already."""
+        """Register the account at this worker: now, and again if it is registered already."""
         self._held = True
         if not self._following or not self.left.is_set():
-            return  # it registers when it begins, or when the registrar has answered
+            return  # it will register when `follow` begins, or when the registrar has answered
         if self.registration.state == "registered":
             self._send_register(True)
         elif self._rotation.current is None:
@@ -180,19 +180,20 @@ class RegisteredAccount(Account):
             self._register()
 
     def stand_by(self, reason: str) -> bool:
-        """Leave the account to another worker. True: it was registered, and `left` is set when the registrar has taken
-        that back."""
+        """Release the account to another worker.
+
+        Returns whether it was registered; then `left` is set when the registrar has removed the registration."""
         self._held, self._standby_reason = False, reason
         self._stop_retry()
         if self.registration.state == "registering":
-            self.left.clear()  # two requests at once are not allowed: the second one follows the answer
+            self.left.clear()  # two requests at once are not allowed: the second one follows the response
             return True
         if not self.unregister():
             self._change("standby", 0, reason)
         return not self.left.is_set()
 
     def unregister(self) -> bool:
-        """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
+        """Unregister; returns False if it is not registered. `left` is set when the registrar has answered."""
         self._held = False
         if not self.is_open or self.registration.state != "registered":
             return False
@@ -202,7 +203,7 @@ class RegisteredAccount(Account):
         return True
 
     def on_connection_lost(self, address: str, port: int) -> None:
-        """A connection that went there has ended. When it was this account's, nobody can call by it any more."""
+        """Register again if the lost connection was this account's: no call can arrive over it any more."""
         at = self._rotation.current
         if self.registration.state != "registered" or at is None or at.server.transport == "udp":
             return
@@ -227,7 +228,7 @@ class RegisteredAccount(Account):
                 soon(self._register)
             return
         self._change("failed", prm.code, prm.reason)
-        # Without an answer the status is PJSIP's own.
+        # Without a response the status is PJSIP's own.
         answer = prm.rdata.wholeMsg
         self._again(prm.code if answer else 0, _retry_after_s(answer) if answer else 0)
 
@@ -255,7 +256,7 @@ class RegisteredAccount(Account):
         config.regConfig.retryIntervalSec = 0
         config.natConfig.udpKaIntervalSec = self._keepalive_s
         config.natConfig.sipOutboundInstanceId = self.instance
-        # Nobody takes leave of a registrar that does not answer, or where there is no registration.
+        # Do not unregister from a registrar that does not answer, or that has no registration.
         there = self.registration.state in ("registering", "registered")
         config.regConfig.disableRegOnModify = self.is_open and not there
         config.sipConfig.proxies.append(target.route)
@@ -275,9 +276,9 @@ class RegisteredAccount(Account):
             self._again(0)
 
     def _send_register(self, registered: bool) -> None:
-        """Send a REGISTER: refresh the registration, or take it back."""
+        """Send a REGISTER that refreshes the registration or removes it."""
         if self.is_open:
-            with contextlib.suppress(pj.Error):  # one is under way, and its answer brings the next step
+            with contextlib.suppress(pj.Error):  # another one is in flight, whose response leads to the next step
                 self.setRegistration(registered)
 
     def _change(self, state: Any, code: int, reason: str, registrar: str | None = None) -> None:
@@ -297,7 +298,7 @@ class RegisteredAccount(Account):
 
 
 def named(accounts: Sequence[SipAccount]) -> list[SipAccount]:
-    """The accounts with a name each, and another one for each."""
+    """The accounts, each with a unique name."""
     names = [account.name or account.user for account in accounts]
     return [
         msgspec.structs.replace(account, name=name if names.count(name) == 1 else f"{name}@{_host(account)}")
@@ -306,14 +307,14 @@ def named(accounts: Sequence[SipAccount]) -> list[SipAccount]:
 
 
 def line_of(account: SipAccount) -> str:
-    """Stands for the account in its Contact, and is the same after a restart, when the registrar still has that."""
+    """The account's mark in its Contact, which stays the same after a restart, when the registrar still has it."""
     text = f"{account.user}@{account.registrar}".encode(errors="surrogatepass")
     return blake2b(text, digest_size=5).hexdigest()
 
 
 def instance_of(worker: str) -> str:
-    """The instance ID that tells the worker of that name from others at a registrar (RFC 5626 section 4.1), the same at
-    each start."""
+    """The instance ID of the worker with that name at registrars (RFC 5626 section 4.1), which is the same after a
+    restart."""
     return f"<{uuid5(_WORKERS, worker).urn}>"
 
 
@@ -323,7 +324,7 @@ def _host(account: SipAccount) -> str:
 
 
 def _retry_after_s(answer: str) -> int:
-    """Retry-After (RFC 3261 section 20.33), which may have a comment and parameters behind it; 0 without a good one."""
+    """The value of Retry-After (RFC 3261 section 20.33) without comment and parameters; 0 without a valid one."""
     with contextlib.suppress(ValueError, PeerError):
         header = SipMessage.parse(answer).header("retry-after")
         return max(0, int(header.split("(")[0].split(";")[0]))
@@ -331,21 +332,20 @@ def _retry_after_s(answer: str) -> int:
 
 
 def account_config(uri: str, *, incoming: bool = True) -> Any:
-    """The configuration that all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no
-    socket).
+    """The configuration that all accounts share, with PJSIP's own media on a loop-back transport without sockets.
 
-    `incoming`: the account takes calls, and asks for session timers in them.
+    `incoming`: the account accepts calls, and requests session timers in them.
     """
     config = pj.AccountConfig()
     config.idUri = uri
     config.mediaConfig.useLoopMedTp = True
     config.mediaConfig.enableLoopback = False
-    # So that encrypted media is not refused; which of it is taken, and the keys, is our own SDP's business.
+    # PJSIP must not refuse encrypted media. Our own SDP decides which streams are accepted, and with which keys.
     config.mediaConfig.srtpUse = pj.PJMEDIA_SRTP_OPTIONAL
     config.mediaConfig.srtpSecureSignaling = 0
     config.mediaConfig.lockCodecEnabled = False
     config.mediaConfig.streamKaEnabled = False
-    # A session timer where the caller can refresh it: PJSIP is patched not to ask anybody else (RFC 4028 section 9).
+    # Use a session timer if the caller can refresh it: PJSIP is patched to ask no other caller (RFC 4028 section 9).
     config.callConfig.timerUse = pj.PJSUA_SIP_TIMER_ALWAYS if incoming else pj.PJSUA_SIP_TIMER_OPTIONAL
     config.callConfig.siprecUse = pj.PJSUA_SIP_SIPREC_OPTIONAL
     return config

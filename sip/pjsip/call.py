@@ -1,8 +1,8 @@
-"""One inbound call: what its INVITE said, what is agreed, and what a re-INVITE changes of it.
+"""One inbound call: its INVITE, the agreed session description, and the changes by re-INVITEs.
 
-`sip.pjsip.dialog` is its side in PJSIP, `sip.media.call_media` has its sockets. The SDP that PJSIP makes is replaced by
-ours when it is made. Nothing of a re-INVITE takes effect there: it is committed when the 200 has gone out with that
-very description (`sip.protocol.negotiation`), and a refused re-INVITE changes nothing.
+`sip.pjsip.dialog` is its counterpart in PJSIP, and `sip.media.call_media` has its sockets. Each SDP of PJSIP's own is
+replaced by ours at once. A re-INVITE does not take effect then: it is committed when the 200 with that description
+has been sent (`sip.protocol.negotiation`), so a refused re-INVITE changes nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from sip.protocol.trace import mask_message
 log = structlog.get_logger("sip")
 
 MAX_STREAMS = 8
-"""Audio streams of one recording session; every other call has one."""
+"""The most audio streams of one recording session; every other call has one."""
 _REASONS = {200: "hangup", 487: "cancelled", 408: "timeout"}
-"""Why a call ended, by the SIP status of its end; any other is "failed"."""
+"""The SIP status of a call's end → its reason; any other status is "failed"."""
 
 
 class CallDialog(Protocol):
     """A call's interface to its dialog; `sip.pjsip.dialog.Dialog` is the one in PJSIP."""
 
     over: bool
-    """PJSIP has ended the dialog."""
+    """Whether PJSIP has ended the dialog."""
 
     def ring(self) -> None:
         """Send 180."""
@@ -105,7 +105,7 @@ class CallHost(MediaHost, Protocol):
 
 
 class SipCall:
-    """A call as the handler sees it."""
+    """A call, as the handler uses it."""
 
     def __init__(self, host: CallHost, account: str, message: SipMessage, peer: str) -> None:
         self.call_id = message.header("call-id")
@@ -115,18 +115,18 @@ class SipCall:
         self.account = account
         self.headers = message.public_headers()
         self.peer = peer
-        """Address that the INVITE came from."""
+        """The source address of the INVITE."""
         self.recording = siprec.Recording() if siprec.is_recording(message) else None
-        """The metadata of the call that a recording client records; None: this is no recording session."""
+        """The metadata of the recorded call; None if this is no recording session."""
         self.mixed: frozenset[int] = frozenset()
-        """Indexes of the m-lines that were refused because all who are heard there have others (SIPREC)."""
+        """The indexes of the m-lines that were refused because all their speakers have separate streams (SIPREC)."""
         self.agreed_s = 0.0
         """When the streams last changed, by the loop's clock."""
         self.reliable: list[str] = []
-        """RSeq of the response that needs a PRACK, and CSeq of its INVITE."""
+        """The RSeq of the response that needs a PRACK, and the CSeq of its INVITE."""
         self.remote_tag = tag_of(message.header("from"))
         self.local_tag = ""
-        """Ours, in the To header of the answers to the INVITE; "" before the first one has gone out."""
+        """Our tag in the To header of responses to the INVITE; "" before the first one has been sent."""
         self._host = host
         self._dialog: CallDialog | None = None
         self._media = CallMedia(host, peer)
@@ -144,11 +144,11 @@ class SipCall:
 
     @property
     def awaits_answer(self) -> bool:
-        """An offer of ours has gone out in a 2xx, whose ACK brings the answer."""
+        """Whether an offer of ours has been sent in a 2xx, whose ACK contains the answer."""
         return self._negotiation.offered is not None
 
     def hangup(self, code: int = 0, *, reason: str = "local") -> None:
-        """BYE, or a final response when the call is not answered yet: `code`, else 603. Idempotent.
+        """Send BYE, or before the answer a final response (`code`, else 603). Idempotent.
 
         The handler's `on_end` follows, never from within this method.
         """
@@ -156,10 +156,10 @@ class SipCall:
             self._reason = self._reason or reason
             self._dialog.finish(code)
 
-    # What the endpoint asks for.
+    # Requests of the endpoint.
 
     def attach(self, dialog: CallDialog, offer: SessionDescription | None) -> None:
-        """Bind sockets for what the INVITE offers. Raises NotAcceptable or PortsExhausted."""
+        """Bind sockets for the streams offered by the INVITE. Raises NotAcceptable or PortsExhausted."""
         self._dialog = dialog
         if offer is None:
             self._media.reserve_for_offer()
@@ -168,19 +168,19 @@ class SipCall:
         try:
             self._media.reserve(streams)
         except PortsExhausted:
-            self._media.close()  # nobody will hear of this call any more
+            self._media.close()  # this call will not be reported any further
             raise
 
     def ring(self) -> None:
-        """Send 180: the answer will take a while."""
+        """Send 180, because the answer will take a while."""
         if self._dialog is not None and not self._dialog.over:
             self._dialog.ring()
 
     def answer(self) -> None:
-        """Send 200. A call with an offer has its streams before; one without gets them with the ACK."""
+        """Send 200. A call with an offer has its streams before that; one without gets them with the ACK."""
         dialog = self._dialog
         if dialog is None or dialog.over:
-            return  # cancelled meanwhile
+            return  # the call was cancelled meanwhile
         if self._negotiation.agreed:
             self._commit(self._negotiation.agreed)
             self._host.on_media_ready(self)
@@ -193,10 +193,10 @@ class SipCall:
             self._dialog.send_options()
 
     def release(self) -> None:
-        """Let go of the pjsua2 object; not from within one of its callbacks."""
+        """Drop the pjsua2 object; this must not be called within one of its callbacks."""
         self._dialog = None
 
-    # What the dialog reports. Those that return something are called within PJSIP's callback, the others after it.
+    # Reports of the dialog. Methods with a result are called within PJSIP's callback, the others after it.
 
     def describe(self, offer_text: str, template: SessionDescription) -> SessionDescription:
         """Our SDP for `offer_text`, or our offer when it is empty. `template` has PJSIP's origin line."""
@@ -221,7 +221,7 @@ class SipCall:
         return audio_lines(offer)
 
     def on_response(self, message: SipMessage) -> None:
-        """A provisional response or a 2xx to the INVITE, or one within the call, has gone out."""
+        """Handle a sent provisional response or 2xx, to the INVITE or within the call."""
         if not self.local_tag:
             self.local_tag = tag_of(message.header("to"))
             self._host.on_dialog(self)
@@ -229,18 +229,18 @@ class SipCall:
             self.reliable = [number, message.header("cseq").split()[0]]
 
     def on_success(self) -> OwnDescription | None:
-        """A 2xx goes out, with this description of ours; `on_sent` follows, and the next offer may come before it."""
+        """The description of ours in a 2xx that is being sent; `on_sent` follows, maybe after the next offer."""
         return self._negotiation.respond()
 
     def on_sent(self, own: OwnDescription | None, body: str) -> None:
-        """A 2xx with this SDP has gone out."""
+        """Commit the description of a 2xx that was sent with the SDP `body`."""
         if own is None:
             return
         if not body or self.ended:
             self._negotiation.move(own, DescriptionEvent.NOT_SENT)
         elif not same_media(own.session, SessionDescription.parse(body)):
             self._negotiation.move(own, DescriptionEvent.NOT_SENT)
-            # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
+            # PJSIP has fallen back to its own description: audio would go to a port that is not read.
             log.error("the SDP that was sent is not ours", external_id=self.call_id, message=mask_message(body))
             self._host.counters.sdp_mismatches += 1
             self.hangup(reason="failed")
@@ -253,12 +253,12 @@ class SipCall:
             self._media.expect_no_other()
 
     def on_refused(self) -> None:
-        """The re-INVITE for which a description was made has been refused."""
+        """Drop the description made for a re-INVITE that has been refused."""
         self._negotiation.refuse()
         self._media.expect_no_other()
 
     def match_answer(self, answer: SessionDescription) -> list[NegotiatedStream | NotAcceptable]:
-        """The stream, or the reason against one, of each line in an answer to our offer. Raises SdpError."""
+        """The stream, or the reason why there is none, of each line in an answer to our offer. Raises SdpError."""
         offer = self._negotiation.offered
         assert offer is not None, "none is awaited"
         return match_answer(offer, answer, self._host.codecs)
@@ -287,7 +287,7 @@ class SipCall:
         assert last is not None, "it has been agreed"
         try:
             streams = moved(agreed, accept_answer(last, SessionDescription.parse(body), self._host.codecs))
-        except PeerError as error:  # the audio may go on as it was
+        except PeerError as error:  # the audio continues unchanged
             log.warning("the answer to a refresh is left out", reason=str(error), external_id=self.call_id)
             return
         if streams and streams != agreed:
@@ -295,7 +295,7 @@ class SipCall:
             self._host.on_media_changed(self)
 
     def on_metadata(self, message: SipMessage) -> None:
-        """Take over the metadata of an INVITE or UPDATE, if there is any; what is wrong with it changes nothing."""
+        """Apply the metadata of an INVITE or UPDATE, if any; invalid metadata changes nothing."""
         if self.recording is None or not (text := siprec.metadata_of(message)):
             return
         try:
@@ -341,7 +341,7 @@ class SipCall:
         return agreed
 
     def _mixed_lines(self, offer: SessionDescription) -> frozenset[int]:
-        """The m-lines whose speakers all have others of their own, where those are not wanted."""
+        """The m-lines to be refused as mixed, because all their speakers have separate ones."""
         if self.recording is None or not self._host.ignore_mixed:
             return frozenset()
         lines = [(index, media) for index, media in enumerate(offer.media) if media.kind == "audio"]

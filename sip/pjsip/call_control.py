@@ -1,7 +1,7 @@
-"""The calls of an endpoint: who may call, how many, and what becomes of an INVITE and of its call.
+"""The calls of an endpoint: their admission and number, and their life from the INVITE on.
 
-An INVITE is checked in PJSIP's callback and answered from the loop right after it, so a CANCEL that came in the same
-burst is seen first and no call is answered from within PJSIP.
+An INVITE is checked in PJSIP's callback and answered from the loop right after it. So a CANCEL that came in the same
+burst is processed first, and no call is answered from within PJSIP.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ log = structlog.get_logger("sip")
 _SWEEP_S = 1.0
 """How often the media of all calls is checked."""
 HOLD_S = 3600.0
-"""A call on hold may be silent for this time, or for `sip.media_timeout_s` when that is longer."""
+"""The silence allowed to a call on hold, unless `sip.media_timeout_s` is longer."""
 
 
 class CallControl:
-    """Takes calls: the `AdmittedCalls` of the admission, and the `CallHost` of each call."""
+    """Accepts calls. It is the `AdmittedCalls` of the admission, and the `CallHost` of each call."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class CallControl:
         unasked: Callable[[str], bool] | None,
         ready: Callable[[], bool],
     ) -> None:
-        """`detector`: of the legs that the handler gives to sockets; `unasked`, `ready`: see `Admission`."""
+        """`detector`: that of the legs that the handler assigns to sockets; `unasked`, `ready`: see `Admission`."""
         self.accounts: Sequence[CalledAccount] = ()
-        """The accounts that are registered, or are to be."""
+        """The accounts that are, or will be, registered."""
         sip, self._settings = settings.sip, settings.sip
         self.handler, self._addresses, self._access = handler, addresses, access
         self._loop = asyncio.get_running_loop()
@@ -76,9 +76,9 @@ class CallControl:
         self._in_dialog = DialogRequests(lambda call, *digit: self._loop.call_soon(call.on_digit, *digit))
         self.ready, self.check_in_dialog = ready, self._in_dialog.check
         self.admission = Admission(access, sip, self, self._loop.time, unasked=unasked)
-        # Ours and nobody's address: a name that nothing can be learned from (RFC 7022 section 4.2).
+        # A random name, from which no address can be learned (RFC 7022 section 4.2).
         self.cname = secrets.token_urlsafe(12) if rtp.rtcp else ""
-        """Names us in RTCP; "": none is sent."""
+        """Our name in RTCP; "" if no RTCP is sent."""
         self.families = addresses.families
         self.codecs = tuple(Codec[name] for name in sip.codecs)
         self.send_silence = sip.send_audio == "silence"
@@ -87,7 +87,7 @@ class CallControl:
         self.counters = SipCounters()
         self.rtp = RtpCounters()
         self.receiver = RtpReceiver(detector)
-        """Reads the RTP when its `sweep` is called: once per media tick."""
+        """The reader of RTP, whose `sweep` is called once per media tick."""
         self.ticker = SilenceTicker(self._loop)
         self.peers = PeerChecks(sip.peer_check_s, self.counters)
         self._once = LogRateLimit()
@@ -100,33 +100,33 @@ class CallControl:
 
     @property
     def full(self) -> bool:
-        """No further call is taken: there are `sip.max_calls` of them."""
+        """Whether `sip.max_calls` has been reached."""
         return len(self.calls) >= self._settings.max_calls
 
     def start(self) -> None:
-        """Check the media of all calls from now on."""
+        """Start the periodic check of all calls' media."""
         self._sweep = self._loop.call_later(_SWEEP_S, self._check_media)
 
     def refuse_new(self) -> None:
-        """Draining: 503 from now on, with Retry-After, for calls that ring as well."""
+        """Drain: answer with 503 and Retry-After from now on, also to calls that ring."""
         self._draining = True
         for call in tuple(self.ringing):
             self.counters.refused[503] += 1
             call.hangup(503)
 
     def stop(self) -> None:
-        """Hang up; PJSIP still has to send it."""
+        """Hang up all calls; PJSIP still has to send the requests."""
         if self._sweep is not None:
             self._sweep.cancel()
         for call in tuple(self.calls):
             call.hangup()
 
     def release(self) -> None:
-        """Let go of every pjsua2 object, before PJSIP ends."""
+        """Drop every pjsua2 object, before PJSIP ends."""
         for dialog in tuple(self._dialogs):
             self._release(dialog)
 
-    # What PJSIP reports.
+    # Reports of PJSIP.
 
     def on_invite(self, account: Account, prm: Any) -> None:
         self.counters.invites += 1
@@ -142,7 +142,7 @@ class CallControl:
             status = error.status
             self.admission.log_refused(peer, status, str(error))
         except Exception:
-            status = 500  # else PJSIP would keep a call that nobody answers
+            status = 500  # else PJSIP would keep a call without an answer
             callbacks.report("onIncomingCall")
         if status:
             self.counters.refused[status] += 1
@@ -160,18 +160,18 @@ class CallControl:
         dialog.audio_lines = audio_lines(offer) if offer else 1
         self.calls.add(call)
         self.peers.open(call, message, source, self._loop.time())
-        # A recording client waits for nobody; and a reliable 180 without an offer would be no answer to an INVITE
-        # without one (RFC 3261 section 13.2.1).
+        # No ringing for a recording client, which does not wait for a person; nor for an INVITE without an offer that
+        # requires reliable responses, since a 180 without an offer would violate RFC 3261 section 13.2.1.
         offers = offer is not None or "100rel" not in message.joined("require")
         rings = self._settings.answer_delay_s > 0 and call.recording is None and offers
         self._loop.call_soon(self._ring if rings else self._answer, call)
 
     def account_of(self, message: SipMessage, peer: str) -> str:
-        """The account that a call comes by: one of `accounts`, or the user whose credentials the caller has shown."""
+        """The account of a call: one of `accounts`, or the user whose credentials the caller has sent."""
         here = self._access.accounts_at(peer)
         user = self.admission.user_of(message.header("call-id"), peer) or ""
         if user and not here:
-            return user  # whatever it has dialled
+            return user  # independent of the dialled number
         request_uri = (message.start_line.split() + ["", ""])[1]
         to_uri = address_uri(message.header("to"))
         return called_account(self.accounts, request_uri=request_uri, to_uri=to_uri, here=here) or user
@@ -180,7 +180,7 @@ class CallControl:
         if call.ended:
             return
         self.ringing[call] = self._loop.call_later(self._settings.answer_delay_s, self._answer, call)
-        with contextlib.suppress(SipError):  # then the answer will say what is wrong
+        with contextlib.suppress(SipError):  # then the answer will fail with the reason
             call.ring()
 
     def _answer(self, call: SipCall) -> None:
@@ -191,7 +191,7 @@ class CallControl:
             self.admission.log_refused(call.peer, 488, str(error))
             call.hangup(488, reason="failed")
         except Exception:
-            # The handler's error or PJSIP's: it must end this call and no other.
+            # An error of the handler or PJSIP must end only this call.
             log.exception("a call could not be answered", external_id=call.call_id)
             call.hangup(500, reason="failed")
 
@@ -218,11 +218,11 @@ class CallControl:
         if request.method != "ACK":
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
         if not call.awaits_answer:
-            return None  # what it has for a body is nothing to us
+            return None  # its body has no meaning for us
         try:
             answer = judge(packet, call.match_answer)
         except PeerError:
-            # PJSIP is less particular, and nobody can be told by a status.
+            # PJSIP would accept it, and an ACK cannot be answered with a status.
             self._loop.call_soon(partial(call.hangup, reason="failed"))
             raise
         self._loop.call_soon(call.on_answer, None if answer is None else answer.streams)
@@ -238,7 +238,7 @@ class CallControl:
         self.counters.refused[status] += 1
 
     def _on_over(self, dialog: Dialog) -> None:
-        # Later: the C++ object must not die inside its own callback.
+        # Release it later, because the C++ object must not be destroyed inside its own callback.
         self._loop.call_soon(self._release, dialog)
 
     def _release(self, dialog: Dialog) -> None:
@@ -256,7 +256,7 @@ class CallControl:
                 stream.socket.send_report(now)
                 if keep_s and stream.direction is not Direction.INACTIVE:
                     stream.socket.keep(now, keep_s)
-            # Who holds sends nothing, and needs a moment to begin again.
+            # A holding peer sends nothing, and needs a moment to resume.
             allowed_s = max(limit_s, HOLD_S) if call.held else limit_s
             received_s = [stream.socket.last_packet_s for stream in call.streams]
             if limit_s and received_s and now - max(call.agreed_s, *received_s) > allowed_s:
@@ -278,7 +278,7 @@ class CallControl:
         )
 
     def local_address(self, family: Family, peer: str) -> str:
-        """The address to name in SDP to `peer`, if that is known."""
+        """Our address for SDP to `peer`, which may be unknown."""
         return self._addresses.facing(family, peer)
 
     def on_dialog(self, call: SipCall) -> None:

@@ -1,5 +1,4 @@
-"""The functions that PJSIP calls from C++: exceptions must not travel through its frames, and its log lines become
-ours."""
+"""The guard for callbacks that PJSIP calls from C++, whose frames no exception may cross, and the bridge of its log."""
 
 from __future__ import annotations
 
@@ -20,20 +19,20 @@ log = structlog.get_logger("sip")
 _NUMBERS = re.compile(r"[0-9]+")
 _SOURCE = re.compile(r"packet from (?:[A-Z]\w+ )?(\[?[0-9a-f.:]+\]?):[0-9]")
 _KIND_CHARACTERS = 40
-"""The first 40 characters of an error say what kind it is; the rest is a peer's own words."""
+"""The number of characters of an error that identify its kind; the rest is a peer's text."""
 _MAX_TEXT = 300
 
 P = ParamSpec("P")
 
 callback_errors = 0
-"""Exceptions that got out of our own code in a callback; always a bug."""
+"""The number of uncaught exceptions of our code in callbacks, each of which is a bug."""
 
 
 _failed = LogRateLimit()
 
 
 def report(callback: str) -> None:
-    """Count the exception that is being handled, and log it: once a minute for each callback."""
+    """Count the exception that is being handled, and log it at most once a minute per callback."""
     global callback_errors
     callback_errors += 1
     if (held_back := _failed.due(callback, time.monotonic())) is not None:
@@ -41,9 +40,9 @@ def report(callback: str) -> None:
 
 
 def guarded(method: Callable[P, None]) -> Callable[P, None]:
-    """A callback from C++: an exception must not travel through PJSIP's frames.
+    """A callback from C++ that catches all exceptions, which must not cross PJSIP's frames.
 
-    PJSIP goes on with what the callback has set by then, so one that may allow something refuses it first.
+    PJSIP continues with the values set before the exception, so a callback that may permit something must refuse first.
     """
 
     @functools.wraps(method)
@@ -72,13 +71,13 @@ class StackLog(pj.LogWriter):  # type: ignore[misc]
         if entry.level > self.level:
             return
         text = trace.mask_message(entry.msg.rstrip())
-        # Most errors are a peer's, who can make as many as it likes, and quote what it has sent.
+        # Most errors are caused by peers, which can cause any number of them and determine the quoted text.
         if entry.level <= 1:
             source = _SOURCE.search(text)
             key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_KIND_CHARACTERS]
             if self.once.due(key, time.monotonic()) is None:
                 return
-            # On one line: what a peer sends must not look like a line of ours.
+            # Keep it on one line: a peer's text must not imitate a log line.
             text = "".join(c if c.isprintable() else " " for c in text[:_MAX_TEXT])
         write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
         write(text, pjsip_level=entry.level)

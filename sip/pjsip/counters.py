@@ -10,7 +10,7 @@ from config.metrics.counters import counter, counter_by
 
 @dataclass(slots=True)
 class SipCounters:
-    """Plain totals, for metrics."""
+    """The totals of the endpoint, for metrics."""
 
     invites: int = counter("Counts INVITEs received.")
     answered: int = counter("Counts SIP calls answered.")
@@ -29,4 +29,4 @@ class SipCounters:
     registrations_ok: int = counter("Counts SIP registrations and refreshes that succeeded.")
     registrations_failed: int = counter("Counts SIP registrations that failed.")
     refused: collections.Counter[int] = counter_by("status", "Counts refused SIP calls by status.")
-    """Counts by SIP status."""
+    """SIP status → the number of calls refused with it."""

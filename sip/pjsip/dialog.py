@@ -1,4 +1,4 @@
-"""A call's side in pjsua2: callbacks in, answers and hang-ups out."""
+"""The pjsua2 counterpart of a call: it passes callbacks to the call, and sends the call's responses and hang-ups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sip.protocol.sdp import SessionDescription
 log = structlog.get_logger("sip")
 
 _CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
-"""The cause in the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
+"""The cause in the Reason header (RFC 3326) of a BYE that PJSIP sends on its own."""
 
 Later = Callable[..., object]
 
@@ -28,8 +28,8 @@ Later = Callable[..., object]
 class Dialog(pj.Call):  # type: ignore[misc]
     """The pjsua2 side of a call. Without a `call` it only exists to refuse an INVITE.
 
-    What a callback reports is handled after PJSIP has returned: a handler may then hang up, which PJSIP would only
-    half do from within its own callback.
+    Reports of callbacks are handled after PJSIP has returned, because a handler may hang up, which PJSIP would do only
+    in part from within its own callback.
     """
 
     def __init__(self, account: Any, call_id: int, on_over: Callable[[Dialog], None], later: Later) -> None:
@@ -40,11 +40,11 @@ class Dialog(pj.Call):  # type: ignore[misc]
         self.audio_lines = 1
         """PJSIP must keep as many audio lines open as are offered: which of them is used is not its decision."""
         self.over = False
-        """PJSIP has ended it; set at once, while the call hears of it a little later."""
+        """Whether PJSIP has ended the dialog; it is set at once, while the call is notified a little later."""
         self._on_over = on_over
 
     def ring(self) -> None:
-        """180, without a description: nothing is agreed upon before the 200."""
+        """Send 180 without a session description, since nothing is agreed before the 200."""
         self._respond(pj.CallOpParam(), 180)
 
     def accept(self) -> None:
@@ -54,7 +54,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
         self._respond(prm, 200)
 
     def _respond(self, prm: Any, status: int) -> None:
-        """Raises SipError."""
+        """Send a response. Raises SipError."""
         prm.statusCode = status
         try:
             self.answer(prm)
@@ -73,7 +73,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
                 self._later(self.call.on_options_answer, 0)
 
     def finish(self, code: int = 0) -> None:
-        """Hang up or refuse, with 503 for a while only; harmless when the peer was faster."""
+        """Hang up or refuse, with Retry-After for 503; this is harmless if the peer has ended the call already."""
         if self.over:
             return
         prm = pj.CallOpParam()
@@ -120,7 +120,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
             return
         method = event.tsx.method
         if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
-            # The first INVITE's has been read before there was a dialog.
+            # The metadata of the first INVITE was read before there was a dialog.
             self._later(self.call.on_metadata, SipMessage.parse(event.src.rdata.wholeMsg))
         elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
             if 100 < event.tsx.statusCode < 300:
@@ -132,9 +132,9 @@ class Dialog(pj.Call):  # type: ignore[misc]
                 self.call.on_refused()
 
     def _on_own_request(self, call: SipCall, event: Any) -> None:
-        """OPTIONS, and PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail or no ACK comes."""
+        """Handle our OPTIONS, and PJSIP's own requests: session refreshes (RFC 4028), and a BYE after a failure."""
         if event.tsx.method == "BYE" and event.type == pj.PJSIP_EVENT_TX_MSG and not self.over:
-            # Not when it is answered: who has gone answers nothing for 32 s.
+            # Do not wait for the response to the BYE: a vanished peer would not answer for 32 s.
             found = _CAUSE.search(SipMessage.parse(event.src.tdata.wholeMsg).header("reason"))
             self._later(call.on_disconnected, int(found[1]) if found else 408)
         elif event.tsx.method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
@@ -159,10 +159,10 @@ class Dialog(pj.Call):  # type: ignore[misc]
 
     @guarded
     def onCallTransferRequest(self, prm: Any) -> None:
-        # REFER: nobody may make the worker call somewhere.
+        # REFER is refused, because no peer may make the worker place a call.
         prm.statusCode = 603
 
     @guarded
     def onCallReplaceRequest(self, prm: Any) -> None:
-        # Replaces (RFC 3891): a third party that takes over a running call.
+        # Replaces (RFC 3891) is refused, because no third party may replace a call.
         prm.statusCode = 603

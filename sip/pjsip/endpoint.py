@@ -1,4 +1,4 @@
-"""The worker's SIP side: what it listens on, where it registers, and the calls that come of it."""
+"""The SIP endpoint of the worker: its listeners, its registrations, and its calls."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from sip.protocol.message import SipMessage
 log = structlog.get_logger("sip")
 
 PJSIP_LOG_LEVEL = 1
-"""PJSIP logs at level 1 of 0 to 6, only errors. Our own log says what a call did, and `log.sip_trace` shows its
+"""The level of PJSIP's own log, which shows errors only. Our log has the events of a call, and `log.sip_trace` its
 messages."""
 _FAREWELL_S = 2.0
-"""How long the end waits for answers to BYE, and again for those to the last REGISTER."""
+"""How long the shutdown waits for responses to BYE, and again for those to the last REGISTER."""
 
 
 class SipEndpoint:
-    """Answers calls. One per process, because PJSIP is."""
+    """Answers SIP calls. There can be one per process, because PJSIP keeps its state in globals."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SipEndpoint:
         self._access = AccessList(sip.allow, trusted=trusted)
         self._addresses = OwnAddresses(sip)
         self.nat = self._addresses.nat
-        """Our public address, as a STUN server sees it."""
+        """Our public addresses, as a STUN server reports them."""
         unasked = AccessList((), trusted=trusted).allows if sip.challenge == "everybody" else None
         self.control = CallControl(
             settings, handler, self._addresses, self._access, detector, unasked=unasked, ready=ready
@@ -142,7 +142,7 @@ class SipEndpoint:
 
     @property
     def tls_port(self) -> int:
-        """0: nobody can call over TLS."""
+        """The TLS port; 0 if TLS is off."""
         return self._listeners.tls_port
 
     @property
@@ -151,7 +151,7 @@ class SipEndpoint:
 
     @property
     def full(self) -> bool:
-        """No further call is taken: there are `sip.max_calls` of them."""
+        """Whether `sip.max_calls` has been reached."""
         return self.control.full
 
     @property
@@ -160,7 +160,7 @@ class SipEndpoint:
 
     @property
     def one_worker(self) -> list[RegisteredAccount]:
-        """Accounts that stand by until they are told to `hold`, for one worker of a cluster alone registers them."""
+        """The accounts that only one worker of a cluster registers; they stand by until `hold` is called."""
         return [account for account in self._accounts if account.one_worker]
 
     @property
@@ -169,12 +169,12 @@ class SipEndpoint:
 
     @property
     def dialogs(self) -> int:
-        """Calls and refusals that PJSIP has not let go of."""
+        """The number of dialogs that PJSIP still keeps, of calls and of refusals."""
         return self._stack.dialogs if self._stack else 0
 
     @property
     def callback_errors(self) -> int:
-        """Exceptions of ours in PJSIP's callbacks, since the process began; each is a bug."""
+        """The number of our exceptions in PJSIP's callbacks since the start of the process; each is a bug."""
         return callbacks.callback_errors
 
     @property
@@ -182,7 +182,7 @@ class SipEndpoint:
         return self._stack.transactions if self._stack else 0
 
     async def start(self, worker: str = "") -> None:
-        """Listen and register. `worker`: a name of its own, which stays after a restart; "": that of the machine.
+        """Listen and register. `worker`: a unique name that survives restarts; "" for that of the machine.
 
         Raises SipError when an address is taken.
         """
@@ -224,7 +224,7 @@ class SipEndpoint:
         )
 
     async def stop(self) -> None:
-        """Hang up what is left, unregister, and wait for the answers; at most four seconds."""
+        """Hang up the remaining calls, unregister, and wait for the responses, at most four seconds."""
         if self._stack is None:
             return
         self.refuse_new()
@@ -241,24 +241,24 @@ class SipEndpoint:
         self._stack = None
 
     def refuse_new(self) -> None:
-        """Draining: 503 from now on, with Retry-After, for calls that ring as well."""
+        """Drain: answer with 503 and Retry-After from now on, also to calls that ring."""
         self.control.refuse_new()
 
     def renew_certificate(self) -> None:
-        """Read the files of `sip.tls_cert` and `sip.tls_key` again; connections that are open go on."""
+        """Read the files of `sip.tls_cert` and `sip.tls_key` again; open connections are kept."""
         if self._stack is not None:
             self._listeners.renew_certificate(self._stack)
 
     def allow(self, networks: tuple[str, ...]) -> None:
-        """Who may call from now on (`sip.allow`), beside loopback and the registrars."""
+        """Set the networks that may call (`sip.allow`), in addition to loopback and the registrars."""
         self._access.replace(networks)
 
     def set_users(self, settings: Settings) -> None:
-        """Whose credentials are good from now on (`sip.users`); earlier challenges are stale."""
+        """Set the users whose credentials are valid (`sip.users`); earlier challenges become stale."""
         self.admission.set_users(settings.sip)
 
     def use(self, settings: Settings) -> None:
-        """Take over everything else that a reload may change."""
+        """Apply everything else that a reload may change."""
         self.allow(settings.sip.allow)
         self.control.ignore_mixed = settings.siprec.ignore_mixed
         self._traced = settings.log.sip_trace
@@ -267,9 +267,9 @@ class SipEndpoint:
         self.renew_certificate()
 
     def _select_account(self, text: str, source: str, proposed: int) -> int:
-        """The account whose Contact goes into the answer, and whose password answers challenges within the call.
+        """The account whose Contact goes into the response, and whose password answers challenges within the call.
 
-        Of several at the source any will do where the call does not tell: its Contact is one that the PBX can reach.
+        If the call does not identify one of several accounts at its source, any will do: the PBX can reach its Contact.
         """
         if not text.startswith("INVITE "):
             return proposed
@@ -277,7 +277,7 @@ class SipEndpoint:
         try:
             name = self.control.account_of(SipMessage.parse(text), peer)
         except PeerError:
-            return proposed  # it will be refused
+            return proposed  # the request will be refused
         names = {name} if name else self._access.accounts_at(peer)
         open_ones = (account for account in self._accounts if account.is_open and account.name in names)
         return int(next(open_ones, self._local).getId())

@@ -1,4 +1,4 @@
-"""Requests within calls that PJSIP has no place for: which call they belong to, and what is answered. No I/O.
+"""Requests within calls that PJSIP does not handle: the call to which they belong, and the response. No I/O.
 
 A dialog is known by its Call-ID and both tags (RFC 3261 section 12). PJSIP compares only the tags, so every request
 with a tag in its To header is checked here before PJSIP gets it.
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from sip.pjsip.call import SipCall
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
-"""The methods that PJSIP answers; to any other within a dialog it would say 500."""
+"""The methods that PJSIP handles; it would answer any other within a dialog with 500."""
 _ANSWERS = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
-"""A keep-alive, and events that nobody has here. Any other method is 501 (RFC 3261 section 21.5.2)."""
+"""Method → status: a keep-alive, and unsupported events. Any other method gets 501 (RFC 3261 section 21.5.2)."""
 _MAX_ANSWERED = 32
-"""INFO requests of a call that are remembered, so that the digit of one that is repeated counts once."""
+"""The number of INFO requests of a call that are remembered, so that the digit of a retransmission counts once."""
 
 
 class DialogRequests:
     """Checks requests within the dialogs of the calls between `open` and `close`."""
 
     def __init__(self, on_digit: Callable[[SipCall, str, int], object]) -> None:
-        """`on_digit(call, digit, duration_ms)`: an INFO had one."""
+        """`on_digit(call, digit, duration_ms)` is called for each digit in an INFO."""
         self._on_digit = on_digit
         self._calls: dict[str, SipCall] = {}
         self._answered: dict[SipCall, OrderedDict[int, int]] = {}
-        """CSeq → status of the INFO requests that were answered last."""
+        """Call → CSeq → status, for the INFO requests answered last."""
 
     def open(self, call: SipCall) -> None:
-        """The `local_tag` of the dialog is known now."""
+        """Add a call whose `local_tag` is known."""
         self._calls[call.local_tag.lower()] = call
 
     def close(self, call: SipCall) -> None:
@@ -44,9 +44,9 @@ class DialogRequests:
         self._answered.pop(call, None)
 
     def check(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
-        """The status to answer with, `PASS` to leave the request to PJSIP, or `DROP`.
+        """The status of the response, `PASS` to leave the request to PJSIP, or `DROP`.
 
-        `text()` is the whole request.
+        `text()` returns the whole request.
         """
         call = self._calls.get(request.to_tag.lower())
         if call is not None and call.call_id != request.call_id:
@@ -64,14 +64,14 @@ class DialogRequests:
         if request.method == "INFO":
             return self._on_info(call, message, cseq)
         if request.method == "PRACK":
-            # To a PRACK of nothing PJSIP would say 200 (RFC 3262 section 3).
+            # PJSIP would answer 200 to a PRACK that acknowledges nothing (RFC 3262 section 3).
             return PASS if call.reliable == message.header("rack").split()[:2] else 481
         return _ANSWERS.get(request.method, 501)
 
     def find(self, request: RequestHead, text: str) -> SipCall | None:
-        """The call that a request, whose text it is, belongs to by its Call-ID and both tags.
+        """The call to which a request belongs by its Call-ID and both tags. `text` is the whole request.
 
-        Raises PeerError when the text cannot be read.
+        Raises PeerError if the text cannot be parsed.
         """
         call = self._calls.get(request.to_tag.lower())
         if call is None or call.call_id != request.call_id:
@@ -88,7 +88,7 @@ class DialogRequests:
         found = dtmf_info(message.header("content-type"), message.body)
         if found is not None:
             status = 200
-            if found[0]:  # a flash is acknowledged, and nobody here has a use for it
+            if found[0]:  # a flash is acknowledged and ignored
                 self._on_digit(call, *found)
         elif message.header("info-package"):
             status = 469

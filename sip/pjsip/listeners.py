@@ -1,4 +1,4 @@
-"""The ports at which the worker listens for SIP: UDP, TCP and TLS, by IPv4 and IPv6."""
+"""The listeners for SIP: UDP, TCP and TLS, by IPv4 and IPv6."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = structlog.get_logger("sip")
 
 
 class Listeners:
-    """Opened once, and the TLS ones again when their certificate is renewed."""
+    """The SIP listeners, which are opened once; those for TLS are restarted when their certificate is renewed."""
 
     def __init__(self, settings: Sip, addresses: OwnAddresses, *, connects_by_tls: bool) -> None:
-        """`connects_by_tls`: a registrar is reached by TLS, for which PJSIP needs a TLS port of its own."""
+        """`connects_by_tls`: a registrar is reached by TLS, for which PJSIP needs a local TLS port."""
         self._settings, self._addresses, self._connects_by_tls = settings, addresses, connects_by_tls
         self.port = 0
         """The SIP port in use; differs from the configured one only when that is 0."""
         self.tls_port = 0
-        """0: nobody can call over TLS."""
+        """The TLS port; 0 if TLS is off."""
         self._tls: dict[Family, int] = {}
         """The TLS transport of each family."""
 
@@ -35,7 +35,7 @@ class Listeners:
         return (*self._settings.transports, *(("tls",) if by_tls else ()))
 
     def open(self, stack: Stack) -> None:
-        """Raises SipError when an address is taken."""
+        """Open all listeners. Raises SipError if an address is in use."""
         self.port = self._settings.port
         for family, host in self._addresses.hosts.items():
             for kind in self._settings.transports:
@@ -44,7 +44,7 @@ class Listeners:
             self._open_tls(stack)
 
     def renew_certificate(self, stack: Stack) -> None:
-        """Read the files of `sip.tls_cert` and `sip.tls_key` again; connections that are open go on."""
+        """Read the files of `sip.tls_cert` and `sip.tls_key` again; open connections are kept."""
         if not self.tls_port:
             return
         for family, transport in self._tls.items():
@@ -70,5 +70,5 @@ class Listeners:
             self._tls[family], bound = stack.listen("tls", host, port, public_address=public, files=files)
             port = self.tls_port = bound if settings.tls_cert else 0
         if self._connects_by_tls and "IP4" not in self._addresses.hosts:
-            # PJSIP asks for a port of IPv4 before it looks at the address beside a registrar's name. Nobody gets in.
+            # PJSIP requires an IPv4 TLS port before it uses a registrar's address. This one accepts no connection.
             stack.listen("tls", LOCALHOST["IP4"], 0, files=replace(files, cert="", key=""))

@@ -1,9 +1,8 @@
-"""The functions that PJSIP's Python binding lacks, called through ctypes: mediaworker's own C in the build, and a few
-counts.
+"""The functions that PJSIP's Python binding lacks, called through ctypes: our C code in the build, and a few counts.
 
 `tools/pjsip/mediaworker.c` is compiled into the binding, and its interface is flat: numbers, byte strings and opaque
-handles. Nothing here knows the layout of a C structure. An exception must not travel through PJSIP's frames; where one
-leaves a callback all the same, ctypes returns 0 for it, which lets nothing pass.
+handles. This module does not depend on the layout of C structures. An exception must not cross PJSIP's frames; if one
+leaves a callback nevertheless, ctypes returns 0, which lets no request pass.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ INTERFACE = 3
 """MEDIAWORKER_INTERFACE of the C file."""
 _ADDRESS_BYTES = 64
 _BEGINNING_BYTES = 60
-"""The length to which a message that cannot be read is logged."""
+"""The number of bytes of an unreadable message that are logged."""
 
 
 class _Field(IntEnum):
-    """`enum field` of the C file: which text of a request is where."""
+    """`enum field` of the C file: the indexes of a request's texts."""
 
     MESSAGE = 0
     METHOD = 1
@@ -47,13 +46,13 @@ _TRANSPORTS: tuple[Literal["", "udp", "tcp", "tls"], ...] = ("", "udp", "tcp", "
 
 @dataclass(frozen=True, slots=True)
 class NameQuery:
-    """A name whose servers PJSIP asks for."""
+    """A host name whose servers PJSIP needs."""
 
     host: str
     port: int
-    """0: the URI has none."""
+    """The port; 0 if the URI has none."""
     transport: Literal["", "udp", "tcp", "tls"]
-    """"": the URI has none."""
+    """The transport; "" if the URI has none."""
     ipv6_only: bool
 
 
@@ -91,7 +90,7 @@ for _name, (_result, _arguments) in SIGNATURES.items():
 
 
 def check_interface() -> None:
-    """Raises SipError when the binding was built from other sources than this code expects."""
+    """Raises SipError if the binding was built from other sources than this code expects."""
     found = library.mediaworker_interface() if hasattr(library, "mediaworker_interface") else 0
     if found != INTERFACE:
         version = library.pj_get_version().decode()
@@ -102,16 +101,16 @@ def check_interface() -> None:
 
 
 class RequestModule:
-    """A module of PJSIP's that asks Admission about every request, before any transaction exists for it.
+    """A PJSIP module that lets Admission check every request before a transaction exists for it.
 
-    It is registered with PJSIP's endpoint, which must exist, and goes with it. A request that cannot be judged does not
-    pass.
+    It is registered with PJSIP's endpoint, which must exist, and ends with it. A request that cannot be checked does
+    not pass.
     """
 
     def __init__(self, admission: Admission) -> None:
-        """Raises SipError when PJSIP does not take the module: without it requests would not be filtered."""
+        """Raises SipError if PJSIP does not accept the module, without which requests would not be filtered."""
         self._admission = admission
-        # PJSIP calls these for as long as its endpoint lives.
+        # PJSIP calls these while its endpoint lives.
         self._callbacks = _OnRequest(self._on_request), _OnResponse(self._on_response)
         self._on_dropped = _OnDropped(self._count_dropped)
         status = library.mediaworker_filter_start(*self._callbacks)
@@ -119,7 +118,7 @@ class RequestModule:
             raise SipError(f"PJSIP does not take the filter of requests (status {status})")
 
     def _on_request(self, handle: int, transport: int, connected: int, cseq: int, texts: Any, lengths: Any) -> int:
-        """1 when the request is to pass. The handle and the texts are gone when this returns."""
+        """Return 1 if the request may pass. The handle and the texts are invalid after this has returned."""
 
         def text(field: _Field) -> str:
             return _bytes(texts[field], lengths[field]).decode("latin-1")
@@ -147,7 +146,7 @@ class RequestModule:
                 self._admission.on_connection(head, cseq, (address, port), packet)
         except Exception:
             verdict = FilterVerdict(self._admission.on_error())
-        if verdict.status not in (PASS, DROP) and method != "ACK":  # nobody answers an ACK
+        if verdict.status not in (PASS, DROP) and method != "ACK":  # an ACK is never answered
             try:
                 answer(handle, verdict)
             except Exception:
@@ -155,14 +154,14 @@ class RequestModule:
         return int(verdict.status == PASS)
 
     def _on_response(self, transport: int) -> None:
-        """A response is not filtered: it belongs to a request of ours, or to nothing."""
+        """Note a response, which is not filtered: it belongs to a request of ours, or PJSIP drops it."""
         try:
             self._admission.connections.on_message(transport)
         except Exception:
             self._admission.on_error()
 
     def _count_dropped(self, transport: int, data: int, length: int) -> None:
-        """PJSIP cannot read this."""
+        """Count a message that PJSIP could not parse."""
         try:
             self._admission.on_unreadable(_bytes(data, min(length, _BEGINNING_BYTES)).decode("latin-1"))
         except Exception:
@@ -174,13 +173,13 @@ def _bytes(address: int | None, length: int) -> bytes:
 
 
 def _compare(verdict: FilterVerdict, handle: int, method: str, cseq_method: str) -> FilterVerdict:
-    """The verdict on a request that may pass, unless PJSIP reads something else in it than was judged: it is shown the
-    description that was judged."""
+    """The final verdict on a request that may pass: PJSIP gets the description that was checked, or the request is
+    refused if PJSIP parses it differently."""
     if method != cseq_method:
         return FilterVerdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
     if (shown := verdict.description) is not None:
         found = library.mediaworker_describe(handle, shown.encode("latin-1") if shown else None)
-        if bool(found) != bool(shown) and method != "ACK":  # nobody answers an ACK
+        if bool(found) != bool(shown) and method != "ACK":  # an ACK is never answered
             return FilterVerdict(400)
     return verdict
 
@@ -194,7 +193,7 @@ def answer(handle: int, verdict: FilterVerdict) -> None:
 
 
 def on_names(callback: Callable[[int, NameQuery], bool]) -> object:
-    """Ask `callback` for the servers of names from now on; returns what must be kept while PJSIP's endpoint lives.
+    """Let `callback` resolve names from now on; returns an object that must be kept while PJSIP's endpoint lives.
 
     `callback(query, what)` returns whether it will call `found` once, and must not raise.
     """
@@ -209,7 +208,7 @@ def on_names(callback: Callable[[int, NameQuery], bool]) -> object:
 
 
 def found(query: int, servers: Sequence[SipServer]) -> None:
-    """The servers of a name, the best first; none: it has none."""
+    """Pass the servers of a name to PJSIP, the best first; none if the name has none."""
     count = len(servers)
     addresses = (c_char_p * count)(*(server.address.encode() for server in servers))
     ports = (c_int * count)(*(server.port for server in servers))
@@ -218,7 +217,7 @@ def found(query: int, servers: Sequence[SipServer]) -> None:
 
 
 def peer_of(transport: int) -> tuple[str, int, bool]:
-    """Address and port of a connection's other end, and whether that end has opened it."""
+    """(address, port, incoming) of a connection's other end; `incoming` if that end has opened it."""
     address, port = ctypes.create_string_buffer(_ADDRESS_BYTES), c_int()
     incoming = library.mediaworker_peer(transport, address, _ADDRESS_BYTES, byref(port))
     return address.value.decode(), port.value, bool(incoming)

@@ -1,4 +1,4 @@
-"""Asks the peers of silent calls whether they are still there, and ends the calls of those that are not."""
+"""The checks of silent calls' peers by OPTIONS, which end the calls of peers that are gone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sip.protocol.uri import host_of
 log = structlog.get_logger("sip")
 
 SPREAD, AT_LEAST = 8, 25
-"""All calls may have fallen silent at once: one in eight of them are asked in one sweep, or 25 when that is more."""
+"""The most peers asked per sweep, since all may fall silent at once: one in SPREAD calls, but not less than AT_LEAST."""
 _IN_DIALOG = frozenset(("INVITE", "UPDATE", "PRACK", "BYE", "REFER", "MESSAGE"))
-"""Methods that PJSIP counts the CSeq of; an ACK has that of its INVITE, and others are answered before it sees them."""
+"""The methods whose CSeq PJSIP counts; an ACK has that of its INVITE, and others never reach PJSIP."""
 _UDP = re.compile(r"SIP\s*/\s*2\.0\s*/\s*UDP\b", re.IGNORECASE)
 
 
@@ -27,25 +27,25 @@ _UDP = re.compile(r"SIP\s*/\s*2\.0\s*/\s*UDP\b", re.IGNORECASE)
 class _Peer:
     watch: PeerWatch
     source: tuple[str, int]
-    """Where the INVITE came from, or the other end of the connection by which the newest request came."""
+    """The source of the INVITE, or the other end of the connection by which the newest request came."""
     connected: bool
-    """The connection to `source` is still there, and requests go back by it."""
+    """Whether the connection to `source` still exists, by which requests are sent."""
     reachable: bool
-    """Without such a connection requests reach it too, as far as its Contact tells."""
+    """Whether requests would reach the peer without such a connection, judging by its Contact."""
     cseq: int = 0
-    """The CSeq of the newest request that PJSIP has taken into the dialog, after the INVITE."""
+    """The CSeq of the newest request after the INVITE that PJSIP has accepted in the dialog."""
 
 
 class PeerChecks:
     """The peers of all calls between `open` and `close`."""
 
     def __init__(self, silence_s: float, counters: SipCounters) -> None:
-        """`silence_s`: `sip.peer_check_s`; 0: nobody is asked."""
+        """`silence_s`: `sip.peer_check_s`; 0 turns the checks off."""
         self._silence_s, self._counters = silence_s, counters
         self._peers: dict[SipCall, _Peer] = {}
 
     def open(self, call: SipCall, invite: SipMessage, source: str, now: float) -> None:
-        """`source`: address and port that the INVITE came from."""
+        """Begin to watch a call. `source` is the address and port of the INVITE."""
         if not self._silence_s:
             return
         address, port = split_address(source)
@@ -58,7 +58,7 @@ class PeerChecks:
         self._peers.pop(call, None)
 
     def on_request(self, call: SipCall, method: str, cseq: int, source: tuple[str, int]) -> None:
-        """A request within the call came by the connection that goes there.
+        """Note a request within the call that came by the connection to `source`.
 
         If it is not an old one, PJSIP sends by that connection from now on (`follow` in tools/pjsip/mediaworker.c).
         """
@@ -70,14 +70,14 @@ class PeerChecks:
             peer.cseq = cseq
 
     def on_connection_lost(self, address: str, port: int) -> None:
-        """A connection that went there has ended: those who called by it may be gone."""
+        """Doubt the peers whose connection to this address has ended: they may be gone."""
         for peer in self._peers.values():
             if peer.connected and peer.source == (address, port):
                 peer.connected = False
                 peer.watch.doubt()
 
     def on_answer(self, call: SipCall, status: int, now: float) -> None:
-        """`status`: of the final answer to OPTIONS; 0: it could not be sent."""
+        """Handle the status of the final response to OPTIONS; 0 if it could not be sent."""
         if (peer := self._peers.get(call)) is None:
             return
         if status == UNKNOWN_CALL:  # then PJSIP ends it
@@ -88,7 +88,7 @@ class PeerChecks:
             peer.watch.on_unreached()
 
     def sweep(self, now: float) -> None:
-        """Ask whom it is time to ask, and end the calls of those that have not answered."""
+        """Send the OPTIONS requests that are due, and end the calls of peers that have not answered."""
         room = max(AT_LEAST, -(-len(self._peers) // SPREAD))
         for call, peer in tuple(self._peers.items()):
             received_s = [stream.socket.last_packet_s for stream in call.streams]

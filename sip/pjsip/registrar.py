@@ -1,4 +1,4 @@
-"""Where an account registers: the registrars of its list, their servers, which one is next, and how long to wait."""
+"""The registrars of an account: their URIs, their servers, and the rotation among them after failures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MAX_RETRY_AFTER_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Registrar:
-    """Where an account registers, or the proxy by which it does."""
+    """A registrar of an account, or the proxy in front of it."""
 
     host: str
     port: int
-    """0: it has none, and the DNS or the transport's default decides."""
+    """The port; with 0, DNS or the transport's default decides."""
     transport: Literal["", "udp", "tcp", "tls"]
-    """"": it has none, and the DNS decides."""
+    """The transport; with "", DNS decides."""
 
     @classmethod
     def parse(cls, text: str) -> Registrar:
@@ -41,7 +41,7 @@ class Registrar:
         return name + (f";transport={self.transport}" if self.transport not in ("", "udp") else "")
 
     def route(self, server: SipServer) -> str:
-        """The name stays beside the address where a certificate is held to it."""
+        """The loose route to a server. For TLS it contains the name, with which the certificate is compared."""
         port = f":{server.port}" if server.port != default_port(server.transport) else ""
         if server.transport == "tls":
             # PJSIP takes an IPv6 address here without brackets only, and this is not sent to anybody.
@@ -73,14 +73,14 @@ class Registrar:
 
 
 def in_order(addresses: Iterable[str], families: Sequence[Family]) -> list[str]:
-    """Each once, of these families; without those of one interface ("%"), which no URI can name."""
+    """The distinct addresses of these families, without scoped ones ("%"), which a URI cannot contain."""
     usable = {each for each in addresses if family_of(each) in families and "%" not in each}
     return sorted(usable, key=lambda each: (":" in each, each))
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrarTarget:
-    """A registrar at one of its servers, or at one of the proxy's by which it is reached."""
+    """A registrar at one of its servers, or at one of its proxy's servers."""
 
     registrar: Registrar
     server: SipServer
@@ -102,11 +102,11 @@ class RegistrarTarget:
 
 
 class Rotation:
-    """Which target is tried, and when, as registrations fail. No I/O.
+    """The choice of the next target, and of its delay, after failed registrations. No I/O.
 
-    The one that works is kept. After a failure the next of the list has its turn at once; when all have failed, the
-    wait doubles with every round, between half of it and all of it by chance, so that workers that have lost their
-    registrar together do not come back together (after RFC 5626 section 4.5).
+    A working target is kept. After a failure the next one is tried at once. When all have failed, the delay doubles
+    with every round, and is a random value between half of it and all of it, so that workers that have lost their
+    registrar together do not return together (after RFC 5626 section 4.5).
     """
 
     def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
@@ -116,7 +116,7 @@ class Rotation:
         self.current: RegistrarTarget | None = None
 
     def found(self, targets: Sequence[RegistrarTarget]) -> bool:
-        """These there are now; whether `current` is another one than before. None at all: `current` stays."""
+        """Set the present targets; returns whether `current` has changed. Without any target, `current` stays."""
         if not targets:
             return False
         self._targets = tuple(targets)
@@ -129,10 +129,10 @@ class Rotation:
         self._failures = 0
 
     def failed(self, code: int, retry_after_s: int = 0) -> float:
-        """Goes on to the next target; returns after how many seconds it may be tried.
+        """Move on to the next target; returns the delay in seconds before it may be tried.
 
-        code: SIP status of the answer, 0 for none; 408 and 5xx are a registrar in trouble, another 4xx or 6xx is a
-        refusal, which one does not repeat quickly.
+        code: the SIP status, 0 without a response. 408 and 5xx mean a registrar in trouble; another 4xx or 6xx is a
+        refusal, after which the delay is longer.
         """
         self._failures += 1
         if self.current in self._targets:

@@ -1,7 +1,6 @@
-"""Names of hosts that PJSIP sends to, looked up beside the event loop: a Contact may be one, and PJSIP would wait.
+"""PJSIP's resolver of host names, in threads: a Contact may contain a name, and PJSIP itself would block the loop.
 
-PJSIP asks here for names only; requests to addresses do not come this way. What a name stands for is RFC 3263's matter
-(`sip.pjsip.server_location`).
+PJSIP uses it for names only, not for addresses. Names are resolved by RFC 3263 (`sip.pjsip.server_location`).
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ log = structlog.get_logger("sip")
 getaddrinfo = socket.getaddrinfo
 THREADS = 4
 WAITING = 64
-"""Names that are looked up at one time. While there are so many, no address is found for another one."""
+"""The most names that are resolved at a time. Further ones fail."""
 ADDRESSES = 8
-"""Servers of one name that PJSIP gets, and tries in turn."""
+"""The most servers of one name that PJSIP gets, and tries in turn."""
 
 
 class Resolver:
-    """PJSIP's resolver, from now until `close`, which comes before PJSIP's end."""
+    """PJSIP's resolver, from its creation until `close`, which must precede PJSIP's end."""
 
     def __init__(
         self, families: Sequence[Family] = ("IP4", "IP6"), transports: Collection[str] = ("udp", "tcp")
     ) -> None:
-        """`families`: addresses of others are not found; the first comes first. `transports`: those that can be used,
-        read at each name."""
+        """`families`: the address families to resolve, the preferred one first. `transports`: the usable transports,
+        which are read at each look-up."""
         self._families, self._transports = tuple(families), transports
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,14 +46,14 @@ class Resolver:
         self._callback = on_names(self._on_name)
 
     def close(self) -> None:
-        """Stop every look-up, and find nothing from now on: PJSIP still asks for names while it ends."""
+        """Cancel all look-ups, and fail further ones: PJSIP still resolves names while it ends."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _on_name(self, query: int, what: NameQuery) -> bool:
-        """In PJSIP's frames. False: no address is found, so that what is to be sent there does not wait for ever."""
+        """Start a look-up; called in PJSIP's frames. False makes it fail at once, so that no request waits for ever."""
         if self._closed or len(self._tasks) >= WAITING:
             return False
         try:

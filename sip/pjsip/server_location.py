@@ -1,8 +1,8 @@
-"""Where the servers of a SIP URI are: transport, address and port, by RFC 3263.
+"""The location of a SIP URI's servers by RFC 3263: transport, address and port.
 
-A URI that names a port leaves nothing to the DNS but the address. One without has its servers in SRV records, and one
-that names no transport either has NAPTR records to say which. Where there are none of these, the name itself is the
-server, at the default port of the transport.
+For a URI with a port, only the address comes from DNS. The servers of one without a port are in SRV records. If it has
+no transport either, NAPTR records name the SRV records. Without any of these, the name itself is the server, at the
+default port of the transport.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ log = structlog.get_logger("sip")
 
 Transport = Literal["udp", "tcp", "tls"]
 LookUp = Callable[[str], Awaitable[list[str]]]
-"""Asks for the addresses of a host, the best first; none when it has none."""
+"""Returns the addresses of a host, the best first; none if it has none."""
 
 ANSWER_S = 3.0
-"""How long name servers may take to answer for one record. Some devices say nothing for kinds that they do not know."""
+"""The timeout of name servers for one record. Some devices do not answer for record types that they do not know."""
 MAX_RECORDS = 16
-"""Records of one kind, and servers of one name, that are looked at."""
+"""The most records of one type, and servers of one name, that are used."""
 _SERVICES: dict[Transport, str] = {"udp": "_sip._udp", "tcp": "_sip._tcp", "tls": "_sips._tcp"}
 _NAPTR: dict[str, Transport] = {"SIP+D2U": "udp", "SIP+D2T": "tcp", "SIPS+D2T": "tls"}
 _WITHOUT_NAPTR: tuple[Transport, ...] = ("udp", "tcp")
-"""TLS is not found by trying (RFC 3263 section 4.1): a URI asks for it, or a NAPTR record offers it."""
+"""The transports tried without NAPTR. TLS is not tried (RFC 3263 section 4.1): a URI or a NAPTR record must name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class SipServer:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The servers of a URI, in the order in which they are to be tried."""
+    """The servers of a URI, in the order in which they should be tried."""
 
     servers: tuple[SipServer, ...] = ()
     certain: bool = True
-    """False: a name server gave no answer, so there may be records that nobody has seen."""
+    """False if a name server did not answer, so that records may be missing."""
 
 
 Records = tuple[Any, ...] | None
@@ -70,10 +70,9 @@ async def locate(
 ) -> Location:
     """The servers of a URI whose host is a name.
 
-    `port`, `transport`: 0 and "" where the URI has none; `transports`: those that can be used; `executor`: where name
-    servers are waited for.
+    `port`, `transport`: 0 and "" if the URI has none; `transports`: the usable ones; `executor`: runs the DNS queries.
     """
-    if port or "." not in host.strip("."):  # a single word is a name of this network, in no zone that has such records
+    if port or "." not in host.strip("."):  # a single label is a local name, for which there are no such records
         only = transport or _default(transports)
         return Location(_servers(only, port or default_port(only), await look_up(host)))
     query = partial(_query, executor)
@@ -90,7 +89,7 @@ async def locate(
     if not records:
         only = transport or _default(transports)
         return Location(_servers(only, default_port(only), await look_up(host)), certain=not uncertain)
-    # "." as the target: decidedly no such service (RFC 2782).
+    # The target "." means explicitly that there is no such service (RFC 2782).
     named = [(kind, _text(each.target), each.port) for kind, each in records if _text(each.target)][:MAX_RECORDS]
     found = await asyncio.gather(*(look_up(target) for _, target, _ in named))
     servers = [
@@ -110,7 +109,7 @@ def _servers(transport: Transport, port: int, addresses: list[str]) -> tuple[Sip
 
 
 def _services(records: tuple[Any, ...], transports: Collection[str]) -> list[tuple[Transport, str]]:
-    """Transport and name of the SRV records that NAPTR records lead to, of the transports that can be used."""
+    """(transport, name) of the SRV records to which NAPTR records lead, for usable transports."""
     services: list[tuple[Transport, str]] = []
     for record in records:
         kind = _NAPTR.get(record.service.decode("latin-1").upper())
@@ -121,7 +120,7 @@ def _services(records: tuple[Any, ...], transports: Collection[str]) -> list[tup
 
 
 def _text(name: Any) -> str:
-    """The text of a name from a record: "" for the root."""
+    """The text of a name from a record; "" for the root."""
     return str(name.to_text(omit_final_dot=True)).removeprefix(".")
 
 
@@ -148,7 +147,7 @@ def query(name: str, kind: str) -> Records:
 
 
 def resolver() -> Any:
-    """Reads /etc/resolv.conf every time: it changes with the network."""
+    """A resolver that reads /etc/resolv.conf every time, because that changes with the network."""
     import dns.resolver
 
     return dns.resolver.Resolver()

@@ -1,8 +1,8 @@
 """pjsua2 on the event loop: signalling only, no threads, no media.
 
 PJSIP keeps its sockets in one epoll set. The loop watches that set, so a message is handled when it arrives and an idle
-worker sleeps; a slow timer drives PJSIP's own timers (T1 is 500 ms). Every callback therefore runs on the loop's
-thread. `null` sound device and loop-back media transports: pjsua opens no media socket and has no clock.
+worker sleeps. A slow timer drives PJSIP's own timers (T1 is 500 ms). So every callback runs on the loop's thread. With
+the `null` sound device and loop-back media transports, pjsua opens no media socket and runs no media clock.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _TRANSPORTS = {
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files, and what they are for. Without a certificate nobody who connects gets in."""
+    """The PEM files for TLS, and their use. Without a certificate no incoming connection succeeds."""
 
     cert: str = ""
     key: str = ""
-    """"": in the file of the certificate."""
+    """The private key; "" if it is in the certificate's file."""
     ca: str = ""
-    """Authorities that others' certificates are held to; "": those of the system."""
+    """The authorities for peers' certificates; "" for those of the system."""
     verify: bool = True
-    """Whom we connect to."""
+    """Whether the certificates of servers to which we connect are verified."""
     clients: bool = False
-    """Who connects to us, too."""
+    """Whether clients that connect to us must present a verified certificate."""
 
 
 class Stack:
@@ -77,15 +77,15 @@ class Stack:
         families: Sequence[Family] = ("IP4", "IP6"),
         user_agent: str = "mediaworker",
     ) -> None:
-        """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
+        """`on_rejected(status)`: pjsua itself has refused an INVITE, before any of our code was called.
 
-        `on_lost(address, port)`: a connection that went there has ended.
+        `on_lost(address, port)`: a connection to that address has ended.
 
         `on_select(message, source, account)` returns the id of the account that a request is for; PJSIP proposes one.
 
-        `families`: of the addresses that names are looked up for.
+        `families`: the address families for which names are resolved.
 
-        `admission` checks every request before PJSIP has a transaction for it; without it everybody is let in.
+        `admission` checks every request before PJSIP has a transaction for it; without it all requests pass.
 
         Raises SipError: there is an endpoint already, or the binding is not the one that this code was made for.
         """
@@ -102,7 +102,7 @@ class Stack:
         self._admission, self._on_lost = admission, on_lost
         self.on_rejected, self.on_select = on_rejected, on_select
         self._listening: set[str] = set()
-        """The kinds of transport that there are."""
+        """The kinds of transport that have been opened."""
         self._request_module: RequestModule | None = None
         self._resolver: Resolver | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -123,7 +123,7 @@ class Stack:
             raise
 
     def trace(self, on: bool) -> None:
-        """Log every message from now on, or no longer."""
+        """Switch the logging of all messages on or off."""
         self._log.traced = on
         # PJSIP formats nothing that lies above its own level.
         library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
@@ -137,7 +137,7 @@ class Stack:
         public_address: str = "",
         files: TlsFiles | None = None,
     ) -> tuple[int, int]:
-        """Open a transport at an address; `port` 0: any. Returns its id and its port. `files`: for TLS.
+        """Open a transport at an address; `port` 0 for any. Returns its id and its port. `files`: those for TLS.
 
         One for an IPv6 address speaks no IPv4, so the port may be open for both.
 
