@@ -17,7 +17,7 @@ from sip.protocol.uri import host_of
 log = structlog.get_logger("sip")
 
 SPREAD, AT_LEAST = 8, 25
-"""The most peers asked per sweep, since all may fall silent at once: one in SPREAD calls, but not less than AT_LEAST."""
+"""The most peers asked per sweep, since all may fall silent at once: one in SPREAD calls, but at least AT_LEAST."""
 _IN_DIALOG = frozenset(("INVITE", "UPDATE", "PRACK", "BYE", "REFER", "MESSAGE"))
 """The methods whose CSeq PJSIP counts; an ACK has that of its INVITE, and others never reach PJSIP."""
 _UDP = re.compile(r"SIP\s*/\s*2\.0\s*/\s*UDP\b", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Errors of this package, by whose fault they are.
+"""The errors of this package, by whose fault they are.
 
 SipError
 ├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
@@ -20,13 +20,13 @@ class SipError(Exception):
 
 
 class PeerError(SipError):
-    """The peer's mistake."""
+    """A mistake of the peer."""
 
     status = 400
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers of the response, beside its status."""
+        """The headers of the response, in addition to its status."""
         return ()
 
 
@@ -72,4 +72,4 @@ NO_PJSUA2 = (
     "--no-binary mediaworker mediaworker`), run its `tools/build_pjsip.sh` with the path of this environment's Python, "
     "and install the wheel whose path it prints with pip"
 )
-"""The advice where pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""
+"""The advice if pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""

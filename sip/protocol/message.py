@@ -25,7 +25,7 @@ _SECRET = frozenset(("authorization", "proxy-authorization"))
 _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _FOLD = re.compile(r"\r?\n[ \t]+")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*+(?:(")|\\?\Z)', re.DOTALL)
-"""A quoted string, or one that nobody closes, so that the search does not begin anew at each of its quotes."""
+"""A quoted string, or an unterminated one, so that the search does not restart at each of its quotes."""
 BLANK_LINE = re.compile(r"\r?\n\r?\n")
 _URI = re.compile(r"<([^<>\s]+)>")
 _TAG = re.compile(r";\s*tag\s*=\s*([^;,\s]+)", re.IGNORECASE)
@@ -34,7 +34,7 @@ _SIGNAL = re.compile(r"\b(?:signal|d)\s*[=:]\s*\"?([^\s\";,]+)", re.IGNORECASE)
 _DURATION = re.compile(r"duration\s*[=:]\s*([0-9]{1,5})(?![0-9])", re.IGNORECASE)
 _DIGIT_TYPES = ("application/dtmf-relay", "application/dtmf", "application/vnd.nortelnetworks.digits")
 _FLASH = 16
-"""Number of the event (RFC 4733 section 3.2)."""
+"""The number of the flash event (RFC 4733 section 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SipMessage:
 
     @classmethod
     def parse(cls, text: str) -> SipMessage:
-        """Raises PeerError. Lines end in CRLF or LF; folded headers are unfolded."""
+        """Parse a message, whose lines end in CRLF or LF; folded headers are unfolded. Raises PeerError."""
         head, _, body = text.replace("\r\n", "\n").partition("\n\n")
         start_line, *lines = _FOLD.sub(" ", head).split("\n")
         headers: list[tuple[str, str]] = []
@@ -66,15 +66,15 @@ class SipMessage:
         return "\n".join(lines) + "\n\n" + self.body
 
     def header(self, name: str) -> str:
-        """The first header of that (lower case, long) name, "" when absent."""
+        """The first header with that (lower case, long) name; "" if absent."""
         return next((value for key, value in self.headers if key == name), "")
 
     def joined(self, name: str) -> str:
-        """All headers of that (lower case, long) name, joined by commas (RFC 3261 section 7.3.1)."""
+        """All headers with that (lower case, long) name, joined by commas (RFC 3261 section 7.3.1)."""
         return ", ".join(value for key, value in self.headers if key == name)
 
     def public_headers(self) -> dict[str, str]:
-        """All headers but credentials, repeated ones joined by commas (RFC 3261 section 7.3.1)."""
+        """All headers except credentials, with repeated ones joined by commas (RFC 3261 section 7.3.1)."""
         joined: dict[str, str] = {}
         for name, value in self.headers:
             if name not in _SECRET:
@@ -82,15 +82,15 @@ class SipMessage:
         return joined
 
     def part(self, content_type: str) -> str:
-        """The body of that type, also from within `multipart/*` (RFC 5621); "" when there is none."""
+        """The body with that type, also from within `multipart/*` (RFC 5621); "" if there is none."""
         found = locate_part(self.header("content-type"), self.body, content_type)
         return self.body[found] if found else ""
 
 
 def locate_part(own: str, body: str, content_type: str) -> slice | None:
-    """Where the part of that type lies in a body, whose Content-Type is `own`; None when there is none.
+    """The place of the part with that type in a body with the Content-Type `own`; None if there is none.
 
-    A whole body of the type is its own part; of `multipart/*` (RFC 2046 section 5.1) one level is looked into.
+    A whole body of the type is the part itself; of `multipart/*` (RFC 2046 section 5.1) one level is searched.
     """
     if _media_type(own) == content_type:
         return slice(0, len(body))
@@ -118,7 +118,7 @@ def _media_type(header: str) -> str:
 def address_uri(header: str) -> str:
     """The URI of a From, To or Contact header, without display name and its parameters: `sip:1001@pbx.example`.
 
-    Parameters of the user stay: they are behind its number, before the `@`.
+    Parameters of the user, before the `@`, are kept.
     """
     header = _unquoted(header)
     found = _URI.search(header)
@@ -126,27 +126,28 @@ def address_uri(header: str) -> str:
 
 
 def _unquoted(header: str) -> str:
-    """Without its quoted strings."""
+    """The header without its quoted strings."""
     return _QUOTED.sub(lambda found: "" if found[1] else found[0], header)
 
 
 def tag_of(header: str) -> str:
-    """The tag of a From or To header (RFC 3261 section 19.3); "" when it has none."""
+    """The tag of a From or To header (RFC 3261 section 19.3); "" if it has none."""
     found = _TAG.search(_URI.sub("", _unquoted(header)))
     return found[1] if found else ""
 
 
 def parameter_of(header: str, name: str) -> str:
-    """The value of a header's parameter, or of its URI's; "" when it has none, or one in quotes."""
+    """The value of a parameter of a header or its URI; "" if there is none, or if it is quoted."""
     found = re.search(rf";\s*{re.escape(name)}\s*=\s*([^;,<>?\s]+)", _unquoted(header), re.IGNORECASE)
     return found[1] if found else ""
 
 
 def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
-    """Digit and duration in ms of a SIP INFO body, the digit "" for a flash; None when it is neither.
+    """(digit, duration in ms) of a SIP INFO body, with the digit "" for a flash; None if it has neither.
 
-    There is no standard: `Signal=5` and `Duration=160` in lines, or the digit alone. It may be the number of its event
-    (RFC 4733): 10 for `*`, 11 for `#`, 16 for a flash, which others write as `!`, or send as a type of its own.
+    There is no standard: the body has the lines `Signal=5` and `Duration=160`, or only the digit. That may be the
+    number of its event (RFC 4733): 10 for `*`, 11 for `#`, 16 for a flash. Other peers write a flash as `!`, or give it
+    a separate type.
     """
     kind = _media_type(content_type)
     if kind == "application/hook-flash":

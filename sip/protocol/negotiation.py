@@ -1,8 +1,8 @@
-"""Offers and answers of one call (RFC 3264, RFC 6337): what is agreed, and which descriptions are on their way.
+"""The offers and answers of one call (RFC 3264, RFC 6337): the agreed streams, and the pending descriptions. No I/O.
 
-A description of ours is made when PJSIP asks for it, and takes effect when a response has gone out with it. The next
-offer may come in between, so several can be on their way; each has a state of its own, and one table moves them all.
-No I/O.
+A description of ours is created when PJSIP requests it, and takes effect when a response has been sent with it. The
+next offer may come in between, so several descriptions can be pending. Each has its own state, and one table defines
+the transitions of all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Streams = tuple[NegotiatedStream, ...]
 class DescriptionState(Enum):
     ANSWER_MADE = "answer made"
     ANSWER_LEAVING = "answer leaving"
-    """A response with it has gone out, which has not been compared with it yet."""
+    """A response with it has been sent, which has not been compared with it yet."""
     OFFER_MADE = "offer made"
     OFFER_LEAVING = "offer leaving"
     OFFER_OPEN = "offer open"
-    """It has gone out in a 2xx, whose ACK brings the answer."""
+    """The offer has been sent in a 2xx, whose ACK contains the answer."""
     CLOSED = "closed"
 
 
@@ -47,14 +47,14 @@ _NEXT = {
     (_S.OFFER_LEAVING, _E.NOT_SENT): _S.CLOSED,
     (_S.OFFER_OPEN, _E.ANSWERED): _S.CLOSED,
 }
-"""A pair that is missing is a mistake of ours, and a KeyError."""
+"""(state, event) → next state. A missing pair is a bug of ours, and raises KeyError."""
 _MADE = frozenset((_S.ANSWER_MADE, _S.OFFER_MADE))
 _AWAITING = frozenset((_S.OFFER_LEAVING, _S.OFFER_OPEN))
 
 
 @dataclass(slots=True, eq=False)
 class OwnDescription:
-    """A description of ours."""
+    """A description of ours, and its state."""
 
     session: SessionDescription
     streams: Streams
@@ -68,18 +68,18 @@ class Negotiation:
     def __init__(self) -> None:
         self.agreed: Streams = ()
         self.last: SessionDescription | None = None
-        """Our description that is in force: an answer that has gone out, or an offer that was answered."""
+        """Our description in force: an answer that has been sent, or an offer that was answered."""
         self._open: list[OwnDescription] = []
-        """The streams that are not closed, the oldest first."""
+        """The descriptions that are not closed, the oldest first."""
 
     @property
     def offered(self) -> SessionDescription | None:
-        """Our offer that has gone out in a 2xx, whose ACK brings the answer."""
+        """Our offer that has been sent in a 2xx, whose ACK contains the answer; None without one."""
         return next((each.session for each in reversed(self._open) if each.state in _AWAITING), None)
 
     @property
     def ahead(self) -> Streams:
-        """Streams that answers on their way agree on: their sockets and keys must stay."""
+        """The streams of pending answers, whose sockets and keys must be kept."""
         return tuple(stream for each in self._open for stream in each.streams)
 
     def make(self, session: SessionDescription, streams: Streams = ()) -> None:
@@ -88,19 +88,19 @@ class Negotiation:
         self._open.append(OwnDescription(session, streams, _S.ANSWER_MADE if streams else _S.OFFER_MADE))
 
     def respond(self) -> OwnDescription | None:
-        """A response goes out: the description that was made for it, None when there is none."""
+        """The description made for the response that is being sent; None if there is none."""
         made = next((each for each in self._open if each.state in _MADE), None)
         if made is not None:
             self.move(made, _E.RESPONSE)
         return made
 
     def refuse(self) -> None:
-        """The request was refused: what was made for it changes nothing."""
+        """Drop the descriptions made for a request that was refused."""
         for each in [each for each in self._open if each.state in _MADE]:
             self.move(each, _E.REFUSED)
 
     def close_offers(self) -> SessionDescription | None:
-        """The answer to our offer is there, or will not come. -> the offer; None when there is none."""
+        """Close our offer, which was answered or will not be, and return it; None if there is none."""
         offers = [each for each in self._open if each.state is _S.OFFER_OPEN]
         for each in offers:
             self.move(each, _E.ANSWERED)

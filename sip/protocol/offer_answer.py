@@ -1,7 +1,7 @@
 """Offer and answer (RFC 3264) for telephone audio: G.711, G.722, Opus and telephone-event. No I/O.
 
-An answer has the m-lines of its offer, in their order; those that are not used are refused with port 0. The first
-codec of the offer that is allowed here is the one (section 6.1: the order of the offer is the peer's preference).
+An answer has the m-lines of its offer, in their order; unused ones are refused with port 0. The first codec of the
+offer that is allowed here is chosen (section 6.1: the order of the offer is the peer's preference).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
 SrtpUse = Literal["off", "optional", "mandatory"]
 _STEPS = (304, 302, 306, 301, 305)
-"""Warning codes (RFC 3261 section 20.43), as a line is judged: its kind, transport, keys, address, codec."""
+"""The Warning codes (RFC 3261 section 20.43), in the order of the checks: kind, transport, keys, address, codec."""
 _NO_AUDIO = "no audio line is open"
 
 
@@ -42,26 +42,25 @@ class NegotiatedStream:
     """One audio m-line both sides agreed on."""
 
     index: int
-    """Position of the m-line."""
+    """The position of the m-line."""
     label: str
     """RFC 4574 `a=label`, "" without."""
     codec: Codec
     payload_type: int
     telephone_event: int | None
     direction: Direction
-    """Ours: what this side does."""
+    """The direction from our side."""
     remote: tuple[str, int] | None
-    """Where the peer receives; None when it does not (hold) or its address is none of a host's."""
+    """Where the peer receives; None if it does not (hold), or if its address is no host's."""
     on_hold: bool
-    """The peer put the stream on hold: inactive, the null address, or sendonly."""
+    """Whether the peer put the stream on hold: inactive, the null address, or sendonly."""
     rtcp_mux: bool = False
     crypto: srtp.Crypto | None = None
-    """The peer's key; None: not encrypted."""
+    """The peer's key; None without encryption."""
     control: tuple[str, int] | None = None
-    """Where RTCP goes."""
+    """The destination of RTCP."""
     event_clock_hz: int = 8000
-    """The clock rate of the `telephone_event`: beside Opus it may be that of the audio (RFC 4733 section 2.1) or
-    not."""
+    """The clock rate of `telephone_event`, which with Opus may differ from that of the audio (RFC 4733 section 2.1)."""
     family: Family = "IP4"
     """The family of the addresses at both ends."""
 
@@ -77,7 +76,7 @@ def negotiate(
 ) -> tuple[NegotiatedStream, ...]:
     """The streams to answer with: the first `streams` audio m-lines with a common codec, encrypted ones before others.
 
-    `families`: those that we have addresses of; `without`: indexes of m-lines that are refused, while there are others.
+    `families`: those of our addresses; `without`: indexes of m-lines to refuse, if there are others.
 
     Raises:
         NotAcceptable: there is none (SIP 488).
@@ -85,7 +84,7 @@ def negotiate(
     found = match_lines(offer, codecs, use=use, families=families)
     fitting = [line for line in found if isinstance(line, NegotiatedStream)]
     needed = [stream for stream in fitting if stream.index not in without]
-    # The same audio may be offered twice, encrypted and not: then encrypted.
+    # If the same audio is offered twice, encrypted and not, the encrypted line is chosen.
     usable = sorted(needed or fitting, key=lambda stream: stream.crypto is None)[:streams]
     if not usable:
         raise refusal(found)
@@ -93,7 +92,7 @@ def negotiate(
 
 
 def refusal(lines: Sequence[NegotiatedStream | NotAcceptable]) -> NotAcceptable:
-    """The refusal of the line which came closest to being used."""
+    """The refusal of the line that passed the most checks."""
     refusals = [line for line in lines if isinstance(line, NotAcceptable)]
     return max(refusals, key=lambda each: _STEPS.index(each.warning), default=NotAcceptable(_NO_AUDIO, 304))
 
@@ -112,8 +111,10 @@ def match_lines(
 def match_answer(
     offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
 ) -> list[NegotiatedStream | NotAcceptable]:
-    """The stream of each m-line of an offer of ours and its answer, or the reason against it; lines that were not
-    offered are left out. Raises SdpError when some are missing."""
+    """The stream of each m-line of our offer and its answer, or the reason against it.
+
+    Lines that were not offered are ignored. Raises SdpError if lines are missing.
+    """
     if len(answer.media) < len(offer.media):
         raise SdpError(f"an answer of {len(answer.media)} media lines to an offer of {len(offer.media)}")
     pairs = enumerate(zip(offer.media, answer.media, strict=False))
@@ -130,7 +131,7 @@ def _or_refused(match: Callable[..., NegotiatedStream], *line: object) -> Negoti
 def accept_answer(
     offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
 ) -> tuple[NegotiatedStream, ...]:
-    """The streams of a peer's answer. Raises NotAcceptable when it has refused them all, SdpError as `match_answer`."""
+    """The streams of a peer's answer. Raises NotAcceptable if all are refused, and SdpError as `match_answer`."""
     found = match_answer(offer, answer, codecs)
     streams = tuple(line for line in found if isinstance(line, NegotiatedStream))
     if not streams:
@@ -172,7 +173,7 @@ def _match(
     offered = offer.direction_of(media)
     ours = offered.mirrored
     if connection.null:
-        # Nothing may be sent there, whatever the attribute says (RFC 3264 section 8.4).
+        # Nothing may be sent to the null address, whatever the attribute says (RFC 3264 section 8.4).
         ours = Direction.RECVONLY if offered.sends else Direction.INACTIVE
     return NegotiatedStream(
         index,
@@ -206,12 +207,12 @@ def _answered(
     stream = _match(answer, index, theirs, codecs, "mandatory" if secure else "off", (family,)) if ours.port else None
     if stream is None:
         raise NotAcceptable(_NO_AUDIO, 304)
-    # One was offered: its tag says nothing that is not known (RFC 4568 section 5.1.2), and peers forget it.
+    # Only one key was offered, so the tag is redundant (RFC 4568 section 5.1.2), and some peers omit it.
     own = srtp.choose([ours.attribute("crypto") or ""])
     if stream.crypto is not None and (own is None or own.suite != stream.crypto.suite):
         raise NotAcceptable("the encrypted audio has another suite than was offered", 306)
     formats = ours.rtp_formats()
-    # The peer sends what we have offered under our numbers (RFC 3264 section 5.1).
+    # The peer must send under the payload types of our offer (RFC 3264 section 5.1).
     coded = next((each for each in formats if _codec(each, (stream.codec,)) is not None), None)
     if coded is None:
         raise NotAcceptable("a codec that was not offered", 305)
@@ -243,12 +244,12 @@ def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
 
 
 def channels_of(codec: Codec) -> int:
-    """The number of channels in the rtpmap: Opus says two whatever is sent (RFC 7587 section 7)."""
+    """The number of channels in the rtpmap, which is always two for Opus (RFC 7587 section 7)."""
     return 2 if codec is Codec.OPUS else 1
 
 
 def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
-    """Digits by the clock of the audio (RFC 4733 section 2.1), or, beside Opus, by the one that all others have."""
+    """The telephone-event format with the clock of the audio (RFC 4733 section 2.1), or else with 8 kHz."""
     dynamic = (f for f in reversed(formats) if f.encoding == EVENTS and f.payload_type >= FIRST_DYNAMIC)
     found = {f.clock_hz: f for f in dynamic}
     return found.get(codec.clock_rate_hz) or found.get(8000)
@@ -261,7 +262,7 @@ def _remote(connection: ConnectionLine, port: int) -> tuple[str, int] | None:
         address = canonical(address)
     except ValueError:
         return None  # a name: the source is learned from the packets
-    # From an IPv6 socket nothing gets to an IPv4 address, in whichever spelling.
+    # An IPv6 socket cannot send to an IPv4 address, even in mapped form.
     mapped = isinstance(literal, ipaddress.IPv6Address) and literal.ipv4_mapped is not None
     other = family_of(address) != connection.family or mapped
     usable = 0 < port < 65536 and not (connection.null or other or literal.is_multicast)
@@ -269,7 +270,7 @@ def _remote(connection: ConnectionLine, port: int) -> tuple[str, int] | None:
 
 
 def _control(connection: ConnectionLine, media: MediaDescription) -> tuple[str, int] | None:
-    """Where reports go: the same port, the one that `a=rtcp` names (RFC 3605), or the one above."""
+    """The destination of RTCP: the same port, the one in `a=rtcp` (RFC 3605), or the one above."""
     if media.attribute("rtcp-mux") is not None:
         return _remote(connection, media.port)
     named = _RTCP.fullmatch(media.attribute("rtcp") or "")
@@ -279,8 +280,7 @@ def _control(connection: ConnectionLine, media: MediaDescription) -> tuple[str, 
 
 
 def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStream]) -> tuple[NegotiatedStream, ...]:
-    """The agreed streams, moved to where the answer to an offer of just these puts them; without those that it
-    refuses."""
+    """The agreed streams with addresses and directions from the answer to an offer of them, without refused ones."""
     by_index = {stream.index: stream for stream in answered}
     return tuple(
         replace(stream, remote=new.remote, control=new.control, direction=new.direction, on_hold=new.on_hold)
@@ -294,7 +294,7 @@ def audio_lines(offer: SessionDescription) -> int:
 
 
 def same_media(ours: SessionDescription, sent: SessionDescription) -> bool:
-    """Whether ports, formats and directions are ours. The address may be the null one of a hold, echoed by PJSIP."""
+    """Whether ports, formats and directions are equal. The address may be a hold's null one, echoed by PJSIP."""
 
     def essence(description: SessionDescription) -> list[object]:
         return [

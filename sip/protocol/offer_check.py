@@ -1,9 +1,9 @@
-"""The session description in a request, judged before PJSIP sees it, and shown to it as it was understood. No I/O.
+"""The check of the session description in a request before PJSIP gets it, in a form that PJSIP cannot misread. No I/O.
 
-PJSIP finds out late, with a call half set up, that it cannot use what is offered; and it reads descriptions in ways of
-its own, so that it may take another format than we do. So a request whose description has no line for us is refused
-here, and PJSIP is shown a description made anew: lines that are not for us are closed (port 0, RFC 3264 section 6), and
-the others have the formats that are used, described as our own description has them. There is one reading of an offer.
+PJSIP detects an unusable offer late, with a call half set up. It also parses descriptions differently, and may choose
+another format than we do. So a request whose description has no usable line is refused here. Otherwise PJSIP gets a new
+description: unusable lines are closed (port 0, RFC 3264 section 6), and the others have only the negotiated formats,
+written as in our own descriptions. So there is only one interpretation of an offer.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from sip.protocol.sdp import SessionDescription
 from sip.protocol.siprec import CONTENT_TYPES
 
 METHODS = frozenset(("INVITE", "UPDATE", "PRACK", "ACK"))
-"""Requests whose body may be an offer or an answer (RFC 3261, RFC 3311, RFC 3262)."""
+"""The requests whose body may be an offer or an answer (RFC 3261, RFC 3311, RFC 3262)."""
 MAX_BYTES = 32000
-"""A description has at most this many bytes: PJSIP hands over no more (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
+"""The most bytes of a description, which are all that PJSIP passes on (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
 MAX_LINES = 16
-"""PJSIP drops any m-lines beyond these (its PJMEDIA_MAX_SDP_MEDIA), so they could not be answered."""
+"""The most m-lines. PJSIP drops further ones (its PJMEDIA_MAX_SDP_MEDIA), so they could not be answered."""
 MAX_ATTRIBUTES = 256
-"""A line, or the session, has at most this many attributes (PJMEDIA_MAX_SDP_ATTR of the build)."""
+"""The most attributes of a line, or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
 MAX_FORMAT = 256
-"""Characters of one format of a line: a number, or a name."""
+"""The most characters of one format of a line, which is a number or a name."""
 MAX_KEYS = 32
-"""`a=crypto` of a line: an offer has one for each suite that the peer knows."""
+"""The most `a=crypto` of a line; an offer has one for each suite that the peer knows."""
 Line = NegotiatedStream | NotAcceptable
 _ONCE = ("content-type", "content-length", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A description, as it was understood."""
+    """The result of the check of a description."""
 
     streams: tuple[NegotiatedStream, ...]
     shown: str
-    """The description that PJSIP is shown."""
+    """The description that PJSIP gets."""
 
 
 def check(
@@ -53,19 +53,19 @@ def check(
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
 ) -> str:
-    """The description that PJSIP is shown of the offer in a request with one of `METHODS`; empty without one.
+    """The description that PJSIP gets of the offer in a request with one of `METHODS`; empty without an offer.
 
-    What only brings metadata of a recording within a dialog is left alone.
+    A body with nothing but recording metadata within a dialog is ignored.
 
     Raises:
-        PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
+        PeerError: the body cannot be accepted; the error has the status and headers of the response.
     """
     found = judge(packet, partial(match_lines, codecs=codecs, use=use, families=families))
     return "" if found is None else found.shown
 
 
 def judge(packet: bytes, match: Callable[[SessionDescription], Sequence[Line]]) -> Judged | None:
-    """As `check`; None without a description. `match`: what each line comes to."""
+    """Check a request like `check`; returns None without a description. `match` returns the stream of each line."""
     where = described(packet)
     if where is None:
         return None
@@ -81,7 +81,7 @@ def judge(packet: bytes, match: Callable[[SessionDescription], Sequence[Line]]) 
 
 
 def described(packet: bytes) -> slice | None:
-    """Where in a request its session description lies; None without one. Raises PeerError as `check` does."""
+    """The place of the session description in a request; None without one. Raises PeerError as `check` does."""
     text = packet.decode("latin-1")
     message = SipMessage.parse(text)
     names = [name for name, _ in message.headers]
@@ -105,7 +105,7 @@ def described(packet: bytes) -> slice | None:
 
 
 def _bound(offer: SessionDescription, size: int) -> None:
-    """Raises NotAcceptable for more than PJSIP takes, or anybody has."""
+    """Raises NotAcceptable for a description beyond the limits of PJSIP, or of any real peer."""
     if size > MAX_BYTES:
         raise NotAcceptable(f"a description of more than {MAX_BYTES} bytes")
     if len(offer.media) > MAX_LINES:

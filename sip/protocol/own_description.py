@@ -12,13 +12,13 @@ from sip.protocol.offer_answer import NegotiatedStream, channels_of
 from sip.protocol.sdp import Attribute, ConnectionLine, Direction, MediaDescription, Origin, SessionDescription
 
 TELEPHONE_EVENT = {8000: 101, 48000: 100}
-"""Payload types of telephone-event in our own offers, by clock."""
+"""The payload types of telephone-event in our own offers, by clock rate."""
 _DYNAMIC = range(96, 128)
 _ANYBODY = Origin("-", "1", "1", "127.0.0.1")
 _READ = frozenset(("label", "rtcp", "rtcp-mux", "crypto", *(each.value for each in Direction)))
-"""Attributes of a peer's description that are acted on, beside those of its formats."""
+"""The attributes of a peer's description that are used, in addition to those of its formats."""
 _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
-"""The parameters for an Opus sender (RFC 7587 section 6.1): more bandwidth is not heard, and the network may lose
+"""The parameters for an Opus sender (RFC 7587 section 6.1): more bandwidth is of no use here, and the network may lose
 packets."""
 
 
@@ -30,7 +30,7 @@ class OwnEnd:
     address: str
     key: srtp.Crypto | None = None
     report_port: int = 0
-    """For RTCP, where it is not the one above `port`; else 0."""
+    """The RTCP port if it is not the one above `port`; else 0."""
 
 
 def make_answer(
@@ -43,8 +43,8 @@ def make_answer(
 ) -> SessionDescription:
     """The answer to `offer`; `ends` are ours, by the index of the accepted m-line.
 
-    It is also the next offer of what is agreed (RFC 3264 section 8), where `offer` is our own last description: the
-    lines keep their places, payload types, transports and labels. Then `also` are offered behind what is in use.
+    With our own last description as `offer` it is also the next offer of the agreed streams (RFC 3264 section 8): the
+    lines keep their places, payload types, transports and labels. Then `also` are offered after the codecs in use.
     """
     by_index = {stream.index: stream for stream in streams}
     address = ends[streams[0].index].address
@@ -67,7 +67,7 @@ def make_offer(
 
 
 def as_understood(theirs: SessionDescription, streams: Sequence[NegotiatedStream]) -> SessionDescription:
-    """A peer's description with nothing in it but these streams, for a parser that might understand another one."""
+    """A peer's description reduced to these streams, for a parser that might interpret the original differently."""
     by_index = {stream.index: stream for stream in streams}
     media = []
     for index, line in enumerate(theirs.media):
@@ -86,7 +86,7 @@ def as_understood(theirs: SessionDescription, streams: Sequence[NegotiatedStream
 
 
 def _host(connection: ConnectionLine) -> ConnectionLine:
-    """Without the rest that is for multicast."""
+    """The connection without the suffix for multicast."""
     return replace(connection, address=connection.address.split("/")[0])
 
 
@@ -98,7 +98,7 @@ def _description(address: str, origin: Origin, media: tuple[MediaDescription, ..
 def _accepted(
     offered: MediaDescription, stream: NegotiatedStream, own: OwnEnd, address: str, also: Sequence[Codec]
 ) -> MediaDescription:
-    """`address`: that of the session, which a line need not repeat."""
+    """The line of an accepted stream. `address`: the session's, which a line need not repeat."""
     events = {} if stream.telephone_event is None else {stream.event_clock_hz: stream.telephone_event}
     codecs = (stream.codec, *(each for each in also if each is not stream.codec))
     clocks = {codec.clock_rate_hz for codec in also} - events.keys()
@@ -140,7 +140,7 @@ def _formats(
 
 
 def _refused(offered: MediaDescription) -> MediaDescription:
-    """Port 0 (RFC 3264 section 6). The formats stay: the grammar wants at least one."""
+    """A refused line, with port 0 (RFC 3264 section 6). The formats stay, because the grammar requires at least one."""
     return MediaDescription(offered.kind, 0, offered.protocol, offered.formats)
 
 

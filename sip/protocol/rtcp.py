@@ -1,6 +1,6 @@
-"""RTCP (RFC 3550 section 6): what a receiver tells its sender about what arrives, and what senders tell. No I/O.
+"""RTCP (RFC 3550 section 6): sender and receiver reports of a stream. No I/O.
 
-Reports that do not come make some SBCs end a call, and are what a carrier's monitoring shows of the last mile.
+Without reports some SBCs end a call, and a carrier's monitoring shows nothing of the last mile.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ SENDER, RECEIVER, DESCRIPTION, BYE = 200, 201, 202, 203
 INTERVAL_S = 5.0
 _FIRST_S = 2.5
 _NTP_UNIX_S = 2_208_988_800
-"""Seconds from 1900 to 1970."""
+"""The seconds from 1900 to 1970, between the epochs of NTP and Unix."""
 _BLOCK = struct.Struct("!IIIIII")
 _CNAME = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """The packets of a stream that have come."""
+    """The received packets of a stream."""
 
     ssrc: int
     sequence: int
     """The highest sequence number, 16 bits."""
     lost: int
-    """In all."""
+    """The total of lost packets."""
     jitter: int
-    """Timestamp units."""
+    """The jitter in timestamp units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Sent:
     packets: int
     octets: int
     timestamp: int
-    """RTP timestamp of now."""
+    """The RTP timestamp of the present."""
 
 
 class Reporter:
@@ -53,7 +53,7 @@ class Reporter:
     def __init__(
         self, ssrc: int, cname: str, now: float, uniform: Callable[[float, float], float] = random.uniform
     ) -> None:
-        """`cname`: the same for all streams of one source, and no address of anybody's (RFC 7022)."""
+        """`cname`: the same for all streams of one source, without any address in it (RFC 7022)."""
         self._ssrc, self._cname, self._uniform = ssrc, cname.encode(), uniform
         self._due_s = now + self._uniform(0.5, 1.5) * _FIRST_S
         self._source = -1
@@ -61,7 +61,7 @@ class Reporter:
         self._echo: tuple[int, int, float] | None = None
         """SSRC, middle of the NTP time, and arrival of the peer's last sender report."""
         self.round_trip_s: float | None = None
-        """As the peer's last report has it."""
+        """The round trip by the peer's last report; None before one."""
 
     def due(self, now: float) -> bool:
         """Whether it is time for a report; the next one is then 2.5 to 7.5 s away (RFC 3550 section 6.2)."""
@@ -71,7 +71,7 @@ class Reporter:
         return True
 
     def receive(self, datagram: bytes, wall_s: float) -> bool:
-        """Take in what the peer reports; False when it is not RTCP."""
+        """Process the peer's reports; returns False if the datagram is not RTCP."""
         try:
             packets = list(_packets(datagram))
         except (ValueError, struct.error):
@@ -87,7 +87,7 @@ class Reporter:
         return True
 
     def report(self, wall_s: float, reception: Reception | None, sent: Sent, *, bye: bool = False) -> bytes:
-        """A compound packet: sender or receiver report, our name, and that we go."""
+        """A compound packet: sender or receiver report, our name, and with `bye` the end of the stream."""
         block = self._block(wall_s, reception) if reception is not None else b""
         head = struct.pack("!I", self._ssrc)
         kind = RECEIVER
@@ -104,7 +104,7 @@ class Reporter:
         return b"".join(parts)
 
     def _block(self, wall_s: float, reception: Reception) -> bytes:
-        """RFC 3550 appendix A.3, with the number of packets lost that the leg has counted."""
+        """The report block of RFC 3550 appendix A.3, with the leg's count of lost packets."""
         if reception.ssrc != self._source:
             self._source = reception.ssrc
             self._highest = self._base = self._reported = reception.sequence
@@ -130,7 +130,7 @@ class Reporter:
 
 
 def _packets(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Type, count and body of each packet (RFC 3550 appendix A.2). Raises ValueError when the lengths do not add up."""
+    """(type, count, body) of each packet (RFC 3550 appendix A.2). Raises ValueError if the lengths are inconsistent."""
     at = 0
     if not datagram or len(datagram) % 4:
         raise ValueError("not a number of words")
