@@ -1,8 +1,8 @@
-"""Which account a call belongs to, when several are registered: for routes, and for whoever reads the events. No I/O.
+"""The account of a call if several are registered, which routes match and events contain. No I/O.
 
-PBXs and SBCs put different things into an INVITE. The request URI is the Contact that the worker has registered, if
-nobody on the way has replaced it; To may be the account's address, that Contact, the number that was dialled or a
-`tel:`; and the source is the registrar's, unless the PBX calls from elsewhere.
+PBXs and SBCs differ in their INVITEs. The request URI is the Contact that the worker has registered, unless a proxy has
+replaced it. To may be the account's address, that Contact, the dialled number or a `tel:` URI. The source is the
+registrar's address, unless the PBX calls from another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sip.protocol.uri import host_of, parameter, user_of
 
 LINE = "line"
-"""A parameter of the Contact that accounts with the same user register, so that the request URI tells them apart."""
+"""The Contact parameter by which the request URI distinguishes accounts with the same user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,14 @@ class CalledAccount:
     hosts: frozenset[str]
     """The hosts of its registrars, in lower case."""
     line: str = ""
-    """The value of the parameter `LINE` in its Contact; "" when it has none."""
+    """The value of the parameter `LINE` in its Contact; "" if it has none."""
 
 
 def called_account(accounts: Sequence[CalledAccount], *, request_uri: str, to_uri: str, here: Collection[str]) -> str:
-    """The name of the account; "" when it is not to be told.
+    """The name of the account; "" if it cannot be determined.
 
-    By the request URI, then by the user in To, then by the source. `here`: the names of the accounts whose registrars
-    have the source's address; of several that fit otherwise, they are preferred, and then those whose host the INVITE
-    names.
+    The request URI decides, then the user in To, then the source. `here`: the names of the accounts whose registrars
+    have the source's address. Of several matches these are preferred, and then those whose host the INVITE names.
     """
     line, user = parameter(request_uri, LINE), user_of(request_uri)
     hosts = {host_of(request_uri).lower(), host_of(to_uri).lower()}

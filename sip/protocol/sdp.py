@@ -2,7 +2,7 @@
 
 Parsing is lenient where peers are sloppy (bare LF, missing `s=` or `t=`, unknown line types, which are dropped) and
 strict where a mistake would change the meaning: ports, formats and addresses. Lines other than `c=`, `a=` and `m=` are
-carried along in `other` and printed in the order the grammar asks for.
+kept in `other` and printed in the order of the grammar.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sip.protocol.errors import NotAcceptable, SdpError
 MAX_BYTES = 65536
 MAX_MEDIA = 64
 MAX_FORMATS = 32
-"""Formats of an m-line that are considered: PJSIP drops any others (its PJMEDIA_MAX_SDP_FMT)."""
+"""The most formats of an m-line that are used: PJSIP drops further ones (its PJMEDIA_MAX_SDP_FMT)."""
 
 _SESSION_ORDER = "iuepbtrzk"
 _MEDIA_ORDER = "ibk"
@@ -26,10 +26,10 @@ _SHAPES = {
     "t": re.compile(r"[0-9]+ [0-9]+\s*"),
     "m": re.compile(r"(?:\S| )*"),
 }
-"""RFC 8866 sections 5.8, 5.9 and 5.14: in a line without its separator, or with another one, a parser that is less
-strict takes the next line for a part of it, or a part of it for the whole."""
+"""The forms of lines in RFC 8866 sections 5.8, 5.9 and 5.14. If a separator is missing or wrong, a less strict parser
+may read the next line as a part of this one, or only a part of this one."""
 _TOKEN = re.compile(r"[!#-'*+.0-9A-Z^-~-]+")
-"""RFC 8866 section 9."""
+"""A token of RFC 8866 section 9."""
 _RTPMAP = re.compile(r"([0-9]{1,3}) +([^/ ]+)/([0-9]{1,6})(?:/([0-9]{1,2}))?")
 
 # RFC 3551 table 4: what a payload type means without an rtpmap.
@@ -40,7 +40,7 @@ Line = tuple[str, str]
 
 
 class Direction(Enum):
-    """Who sends (RFC 3264 section 5.1), from the view of the side whose SDP says it."""
+    """The direction of a stream (RFC 3264 section 5.1), as seen by the side whose SDP contains it."""
 
     SENDRECV = "sendrecv"
     SENDONLY = "sendonly"
@@ -61,13 +61,13 @@ class Direction(Enum):
 
     @property
     def mirrored(self) -> Direction:
-        """The same flow as the other side says it."""
+        """The same flow as seen by the other side."""
         return {Direction.SENDONLY: Direction.RECVONLY, Direction.RECVONLY: Direction.SENDONLY}.get(self, self)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLine:
-    """`c=`: where a side receives."""
+    """`c=`: the address at which a side receives."""
 
     address: str
     family: str = "IP4"
@@ -88,7 +88,8 @@ class ConnectionLine:
 
     @property
     def null(self) -> bool:
-        """RFC 2543's way to say hold, still in use: nothing is received at this address (RFC 3264 section 8.4)."""
+        """Whether it is the null address, by which RFC 2543 signals a hold: nothing is received there (RFC 3264 section
+        8.4)."""
         address = self.address.split("/")[0]
         return address in ("0.0.0.0", "0") or ":" in address and not address.strip("0:")
 
@@ -122,7 +123,7 @@ class RtpFormat:
 
     payload_type: int
     encoding: str
-    """Upper case."""
+    """The encoding name in upper case."""
     clock_hz: int
     channels: int = 1
 
@@ -164,7 +165,7 @@ class MediaDescription:
         return next((value or "" for key, value in self.attributes if key == name), None)
 
     def rtp_formats(self) -> tuple[RtpFormat, ...]:
-        """The payload types in the order of the m-line, without those that nothing describes."""
+        """The payload types in the order of the m-line, without undescribed ones."""
         described = dict(_STATIC)
         channels: dict[int, int] = {}
         for name, value in self.attributes:
@@ -177,7 +178,7 @@ class MediaDescription:
 
 @dataclass(frozen=True, slots=True)
 class SessionDescription:
-    """A whole description. `media` keeps the order of the m-lines: an answer matches its offer by position."""
+    """A session description. `media` keeps the order of the m-lines: an answer matches its offer by position."""
 
     origin: Origin
     media: tuple[MediaDescription, ...] = ()
@@ -188,7 +189,7 @@ class SessionDescription:
 
     @classmethod
     def parse(cls, text: str) -> SessionDescription:
-        """Raises SdpError, or NotAcceptable for a network other than the Internet."""
+        """Parse a description. Raises SdpError, and NotAcceptable for a network other than the Internet."""
         if len(text) > MAX_BYTES:
             raise SdpError(f"{len(text)} characters; at most {MAX_BYTES} are read")
         session, *media = _sections(_lines(text))
@@ -232,7 +233,7 @@ _DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 def _lines(text: str) -> list[Line]:
     lines: list[Line] = []
-    # The binding hands over bytes that are not UTF-8 as surrogates, and takes none back.
+    # The binding passes bytes that are not UTF-8 as surrogates, but does not accept surrogates.
     for raw in text.encode("utf-8", "replace").decode().split("\n"):
         line = raw.removesuffix("\r")
         if not line:

@@ -1,8 +1,8 @@
-"""SIPREC metadata (RFC 7865): who speaks in which stream of a recording session. No I/O.
+"""SIPREC metadata (RFC 7865): the speakers in the streams of a recording session. No I/O.
 
-A recording client sends all of it once, and then what has changed, each time as XML in a body of its own beside the
-SDP. `Recording` is what it all adds up to. Element and attribute names are those of the RFC and of the drafts before
-it, in any namespace, because clients of ten years are in the field.
+A recording client sends all metadata once, and then changes, each time as XML in a separate body beside the SDP.
+`Recording` is the sum of all documents. Element and attribute names are those of the RFC and of its drafts, in any
+namespace, because clients of ten years are in use.
 
     participant ──send──▶ stream ──label──▶ a=label of the m-line
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 CONTENT_TYPES = ("application/rs-metadata+xml", "application/rs-metadata")
 MAX_CHARS = 65_536
 MAX_ITEMS = 256
-"""Participants, and streams, of one recording."""
+"""The most participants, and the most streams, of one recording."""
 _MIXED = frozenset(("mix", "mixed"))
-"""Labels of a stream that carries everybody, and its `mode` in the drafts."""
+"""The labels of a stream that mixes all speakers, and its `mode` in the drafts."""
 _SCHEME = re.compile(r"(?:sips?|tel):", re.IGNORECASE)
 
 
 class MetadataError(PeerError):
-    """Text that is no recording metadata."""
+    """The text is no recording metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """One who takes part in the recorded call: the URI as it came, and the name that is displayed; "" without."""
+    """A participant of the recorded call, with the URI as received and the display name, each "" if missing."""
 
     id: str
     aor: str = ""
@@ -45,13 +45,13 @@ class Participant:
 
     @property
     def user(self) -> str:
-        """`sip:1001@pbx.example;user=phone` → `1001`; a URI without a user gives its host."""
+        """The user part of the URI, or the host without one: `sip:1001@pbx.example;user=phone` → `1001`."""
         rest = _SCHEME.sub("", self.aor, count=1)
         user, at, host = rest.partition("@")
         return (user if at else rest).split(";")[0].split("?")[0]
 
     def is_same(self, other: Participant) -> bool:
-        """Whether two documents mean one person: some clients count anew in each, others name all by one id."""
+        """Whether both are one person. Some clients number participants anew in each document, others reuse one id."""
         if self.name and self.name == other.name:
             return True
         if self.aor and other.aor:
@@ -61,14 +61,14 @@ class Participant:
 
 @dataclass(slots=True)
 class Metadata:
-    """One document. None stands for what is gone."""
+    """One document. None stands for a removed participant or stream."""
 
     complete: bool
     participants: dict[str, Participant | None] = field(default_factory=dict)
     streams: dict[str, str | None] = field(default_factory=dict)
     """Stream id → label."""
     mixed: set[str] = field(default_factory=set)
-    """Ids of the streams that are said to be a mix."""
+    """The ids of the streams that are declared as a mix."""
     sends: dict[str, frozenset[str]] = field(default_factory=dict)
     """Participant id → ids of the streams that carry it."""
     sessions: dict[str, str] = field(default_factory=dict)
@@ -76,14 +76,14 @@ class Metadata:
 
 
 def is_recording(message: SipMessage) -> bool:
-    """Whether an INVITE opens a recording session: it says so in one of three places (RFC 7866 section 6.1)."""
+    """Whether an INVITE opens a recording session, which one of three places shows (RFC 7866 section 6.1)."""
     if any(part.strip().lower() == "siprec" for part in message.joined("require").split(",")):
         return True
     return "+sip.src" in message.header("contact").lower() or bool(metadata_of(message))
 
 
 def metadata_of(message: SipMessage) -> str:
-    """The XML that a message carries, "" for none. Some clients encode it in base64, with or without saying so."""
+    """The XML in a message; "" for none. Some clients encode it in base64, with or without declaring that."""
     text = next(filter(None, map(message.part, CONTENT_TYPES)), "")
     if not text.strip() or "<" in text:
         return text
@@ -95,7 +95,7 @@ def metadata_of(message: SipMessage) -> str:
 
 
 def parse(text: str) -> Metadata:
-    """Raises MetadataError."""
+    """Parse a document. Raises MetadataError."""
     root = _document(text)
     mode = next((_text(child) for child in root if _name(child) in ("datamode", "datatype")), "")
     metadata = Metadata(complete=mode.lower() != "partial")
@@ -115,7 +115,7 @@ def parse(text: str) -> Metadata:
                 _association(_id(element, "participant"), element, metadata)
             case "participantsessionassoc":
                 (left if _gone(element) else there).add(_id(element, "participant"))
-    # Who leaves one session for another in one document is still there.
+    # A participant who leaves one session and joins another in the same document is still there.
     metadata.participants |= dict.fromkeys(left - there)
     if max(len(metadata.participants), len(metadata.streams), len(metadata.sends)) > MAX_ITEMS:
         raise MetadataError(f"more than {MAX_ITEMS} participants or streams")
@@ -123,7 +123,7 @@ def parse(text: str) -> Metadata:
 
 
 def _document(text: str) -> Element:
-    """The root element of the metadata. Raises MetadataError for text that is no such XML."""
+    """The root element of the metadata. Raises MetadataError for other text."""
     from xml.etree.ElementTree import ParseError
 
     from defusedxml import DefusedXmlException
@@ -149,7 +149,7 @@ class Recording:
     def __init__(self) -> None:
         self._participants: dict[str, Participant] = {}
         self._known: dict[str, Participant] = {}
-        """All who were ever named: a document may name somebody by the id alone who was there before."""
+        """All participants so far: a document may refer to an earlier participant by the id only."""
         self._streams: dict[str, str] = {}
         self._sends: dict[str, frozenset[str]] = {}
         self._said_mixed: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ class Recording:
         """Id of the recorded session → its Session-ID (RFC 7989), "" without; of all that were named so far."""
 
     def update(self, metadata: Metadata) -> None:
-        """Take a document over: instead of all that came before it, or on top of that. Raises MetadataError."""
+        """Apply a document, in place of all earlier ones (complete) or in addition to them. Raises MetadataError."""
         participants = {} if metadata.complete else dict(self._participants)
         streams = {} if metadata.complete else dict(self._streams)
         sends = {} if metadata.complete else dict(self._sends)
@@ -185,7 +185,7 @@ class Recording:
     def speakers(
         self, label: str, place: int, *, unmixed_place: int | None = None, of: int = 0
     ) -> tuple[Participant, ...]:
-        """Who is heard in the stream of that label, in the order of the metadata.
+        """The speakers in the stream with that label, in the order of the metadata.
 
         `place`: of a stream without a label among all streams; the metadata's streams are taken to be in that order.
         `unmixed_place` and `of`: its place among those that are no mix, and how many those are. Metadata that says of
@@ -208,24 +208,24 @@ class Recording:
         return tuple(people[number] for number in places[:1] if len(people) == of and number < of)
 
     def is_mixed(self, label: str, place: int) -> bool:
-        """Whether a stream carries everybody who is heard in the others. `label` and `place` as for `speakers`."""
+        """Whether a stream mixes the speakers of the others. `label` and `place` as for `speakers`."""
         return label.casefold() in _MIXED or not self._mixes.isdisjoint(self._streams_of(label, place))
 
     def identities(self) -> tuple[str, ...]:
-        """URIs, their user parts, and names of all participants."""
+        """The URIs, their user parts, and the names of all participants."""
         found = (text for each in self._participants.values() for text in (each.aor, each.user, each.name))
         return tuple(dict.fromkeys(filter(None, found)))
 
     def _streams_of(self, label: str, place: int) -> set[str]:
-        """The metadata's streams that a stream of the SDP is."""
+        """The ids of the metadata's streams that correspond to a stream of the SDP."""
         if not label:
             return set(list(self._streams)[place : place + 1])
-        # Some name the label where the stream's id belongs.
+        # Some clients write the label in place of the stream's id.
         return {identity for identity, named in self._streams.items() if named == label} | {label}
 
 
 def same_people(before: Collection[Participant], now: Collection[Participant]) -> bool:
-    """Whether nobody has come and nobody has gone."""
+    """Whether both collections contain the same people."""
     return all(any(each.is_same(other) for other in now) for each in before) and all(
         any(each.is_same(other) for other in before) for each in now
     )
@@ -234,7 +234,7 @@ def same_people(before: Collection[Participant], now: Collection[Participant]) -
 def _mixes(
     streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], declared: Collection[str]
 ) -> frozenset[str]:
-    """The streams that are declared a mix, and those of several speakers each of whom has another stream alone."""
+    """The streams declared as a mix, and those of several speakers who all have separate streams, too."""
     found = {stream for stream, label in streams.items() if stream in declared or label.casefold() in _MIXED}
     senders = Counter(stream for each in sends.values() for stream in each)
     shared = {stream for stream, number in senders.items() if number > 1}
@@ -261,14 +261,14 @@ def _association(identity: str, element: Element, metadata: Metadata) -> None:
 
 
 def _merged(before: Participant | None, now: Participant) -> Participant:
-    """A document may repeat the identity alone; another address without a name is somebody else's."""
+    """The participant after a document that may repeat only the id; a different address means another person."""
     if before is None or now.aor and before.aor and now.user.casefold() != before.user.casefold():
         return now
     return Participant(now.id, now.aor or before.aor, now.name or before.name)
 
 
 def _id(element: Element, of: str) -> str:
-    """The id of the participant or stream that an element is, or is about."""
+    """The id of the participant or stream that an element describes, or to which it refers."""
     for name in (f"{of}_id", of, "id"):
         if value := element.get(name, "").strip():
             return value
@@ -292,5 +292,5 @@ def _clean(text: str) -> str:
 
 
 def _name(element: Element) -> str:
-    """Without its namespace, in small letters."""
+    """The element's name without its namespace, in lower case."""
     return element.tag.rpartition("}")[2].lower() if isinstance(element.tag, str) else ""

@@ -1,9 +1,9 @@
-"""SRTP (RFC 3711) with keys from the SDP (SDES, RFC 4568): reading and choosing `a=crypto`, and the two contexts of a
-stream. The packets are libsrtp's business. No I/O.
+"""SRTP (RFC 3711) with keys from the SDP (SDES, RFC 4568): parsing and choosing `a=crypto`, and the two contexts of a
+stream. libsrtp protects the packets. No I/O.
 
-Both suites of RFC 4568 are spoken, with a key of 30 bytes. Lines with session parameters that would change the packets
-(no encryption, no authentication, forward error correction) or with a master key identifier are not for us; the offer's
-next line may be.
+Two suites of RFC 4568 are supported, with a key of 30 bytes. Lines with session parameters that would change the
+packets (no encryption, no authentication, forward error correction) or with a master key identifier are skipped, and
+the offer's next line is tried.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 Suite = Literal["AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32"]
 SUITES: tuple[Suite, ...] = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32")
 KEY_BYTES = 30
-"""Master key of 16 bytes and master salt of 14."""
+"""The size of a key: a master key of 16 bytes and a master salt of 14."""
 _LINE = re.compile(
     r"(?P<tag>\d{1,9})[ \t]+(?P<suite>\S+)[ \t]+inline:(?P<key>[A-Za-z0-9+/=]{1,60})"
     r"(?:\|(?P<lifetime>[^|\s]*))?(?:\|(?P<mki>[^|\s]*))?(?:[ \t]+(?P<parameters>.*))?"
 )
 _HARMLESS = re.compile(r"(?:KDR=0|WSH=\d+)", re.IGNORECASE)
 _WINDOW = 1024
-"""Packets that may come out of order and are still told from repetitions."""
+"""The replay window: packets that are this late are still distinguished from duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crypto:
-    """One `a=crypto` of ours or the peer's. Its text has the key in it; its repr has not."""
+    """One `a=crypto`, ours or the peer's. Its text contains the key, but its repr does not."""
 
     tag: int
     suite: Suite
@@ -42,7 +42,7 @@ class Crypto:
 
     @classmethod
     def parse(cls, value: str) -> Crypto | None:
-        """None for what cannot be used here."""
+        """Parse the value of `a=crypto`; None if it cannot be used here."""
         found = _LINE.fullmatch(value.strip())
         suite = next((name for name in SUITES if found and name == found["suite"].upper()), None)
         if found is None or suite is None or found["mki"] or ":" in (found["lifetime"] or ""):
@@ -68,28 +68,28 @@ class Crypto:
         return cls(1, SUITES[0], secrets.token_bytes(KEY_BYTES))
 
     def own(self) -> Crypto:
-        """This side's answer to it: the same suite and tag, and a key of its own."""
+        """Our answer to it: the same suite and tag, with a fresh key."""
         return Crypto(self.tag, self.suite, secrets.token_bytes(KEY_BYTES))
 
 
 def choose(values: Sequence[str]) -> Crypto | None:
-    """The first that can be used: the order is the offerer's preference (RFC 4568 section 5.1.1)."""
+    """The first usable line: the order is the offerer's preference (RFC 4568 section 5.1.1)."""
     return next((crypto for value in values if (crypto := Crypto.parse(value)) is not None), None)
 
 
 class SrtpContext:
-    """Both directions of one stream."""
+    """The SRTP contexts of both directions of one stream."""
 
     def __init__(self, remote: Crypto, local: Crypto) -> None:
         import pylibsrtp  # only for such a call
 
         self._broken = pylibsrtp.Error, ValueError
-        """A packet whose tag is wrong, a repetition, or one that is too long for the library."""
+        """The errors for a packet with a wrong tag, a duplicate, or a packet that is too long for the library."""
         self._inbound = _session(remote, pylibsrtp.Policy.SSRC_ANY_INBOUND)
         self._outbound = _session(local, pylibsrtp.Policy.SSRC_ANY_OUTBOUND)
 
     def open(self, datagram: bytes) -> bytes | None:
-        """The RTP packet in it; None for one that is not the peer's, or is a repetition."""
+        """Decrypt an RTP packet; None if it is not the peer's, or a duplicate."""
         try:
             return self._inbound.unprotect(datagram)
         except self._broken:
@@ -102,7 +102,7 @@ class SrtpContext:
             return None
 
     def close(self, packet: bytes) -> bytes:
-        """An RTP packet, protected."""
+        """Protect an RTP packet."""
         return self._outbound.protect(packet)
 
     def close_rtcp(self, packet: bytes) -> bytes:

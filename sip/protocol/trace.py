@@ -1,4 +1,4 @@
-"""SIP messages for a log: what PJSIP prints of them, taken apart, with what must not be read masked. No I/O."""
+"""SIP messages for the log: PJSIP's printed messages are parsed into fields, with secrets and digits masked. No I/O."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BODY = re.compile(r"(\r?\n\r?\n).*\Z", re.DOTALL)
 
 
 def parse(text: str) -> dict[str, str | int] | None:
-    """What PJSIP printed as the fields of a log line, masked, when it is a message; None for anything else.
+    """The fields of a log line for a message printed by PJSIP, masked; None for other text.
 
-    `direction` is `<` for one that was received and `>` for one that was sent; `bytes` is its size on the wire, while a
-    long `message` is cut.
+    `direction` is `<` for a received message and `>` for a sent one; `bytes` is its size on the wire, while a long
+    `message` is cut.
     """
     if (found := _DUMP.search(text)) is None:
         return None
@@ -45,7 +45,7 @@ def parse(text: str) -> dict[str, str | int] | None:
 
 
 def mask_message(text: str) -> str:
-    """SIP or SDP text without digest answers, media keys, passwords in URIs, and digits keyed in."""
+    """The SIP or SDP text without digest responses, media keys, passwords in URIs, and keyed digits."""
     text = _CREDENTIALS.sub(r"\1 ***", text)
     text = _MEDIA_KEYS.sub(r"\1***", text)
     text = _PASSWORD.sub(r"\1:***@", text)
