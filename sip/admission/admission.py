@@ -145,7 +145,7 @@ class Admission:
             return FilterVerdict(PASS, description=self._calls.check_body(request, packet()))
         except PeerError as error:
             if request.method == "ACK":
-                return FilterVerdict(PASS)  # nobody answers it
+                return FilterVerdict(PASS)  # an ACK is never answered
             if request.method == "INVITE" and not request.to_tag:
                 self._calls.on_rejected(error.status)
             self.log_refused(request.source, error.status, str(error), method=request.method)
@@ -217,7 +217,7 @@ class Admission:
 
     def _refuse_scheme(self, request: RequestHead, scheme: bytes) -> int:
         if request.method == "ACK":
-            return DROP  # nobody answers it
+            return DROP  # an ACK is never answered
         if request.method == "INVITE" and not request.to_tag:
             self._calls.on_rejected(416)
         name = scheme.decode("latin-1")[:32]

@@ -243,7 +243,7 @@ class Stack:
         self._poll()
 
     def _poll(self) -> None:
-        # Bounded: what is left makes the descriptor readable again, and the loop breathes in between.
+        # The number is bounded: further events keep the descriptor readable, so the loop can run in between.
         for _ in range(_EVENTS_PER_POLL):
             if self._endpoint.libHandleEvents(0) <= 0:
                 return

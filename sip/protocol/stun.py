@@ -1,4 +1,4 @@
-"""Where a NAT makes a socket appear: a STUN Binding request (RFC 8489) and its answer. No I/O; time is an argument."""
+"""The query for a socket's public address: a STUN Binding request (RFC 8489). No I/O; time is an argument."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from aioice.stun import Class, Message, Method, parse_message
 
 PORT = 3478
 REQUESTS_S = (0.0, 0.1, 0.3)
-"""When a request goes out, from the first one on: a call waits for the answer, so not RFC 8489's half a second."""
+"""The times of the requests after the first one. They are shorter than RFC 8489's half a second, as a call waits."""
 GIVE_UP_S = 0.7
 
 
 class Binding:
-    """One question, repeated until it is answered or given up."""
+    """One Binding request, retransmitted until it is answered or has timed out."""
 
     def __init__(self, now: float) -> None:
         self._message = Message(Method.BINDING, Class.REQUEST)
         self._times = [now + wait_s for wait_s in (*REQUESTS_S, GIVE_UP_S)]
         self._sent = 0
         self.mapped: tuple[str, int] | None = None
-        """Where the socket appears, once that is known."""
+        """The public address of the socket, once it is known."""
         self.refused = False
 
     @property
     def over(self) -> bool:
-        """Answered, refused or given up."""
+        """Whether the request was answered or refused, or has timed out."""
         return self.mapped is not None or self.refused or self._sent > len(REQUESTS_S)
 
     @property
@@ -34,14 +34,14 @@ class Binding:
         return self._times[self._sent]
 
     def request(self, now: float) -> bytes:
-        """The datagram to send now; empty: nothing, not yet or any more."""
+        """The datagram to send now; empty if none is due."""
         if self.over or now < self.next_s:
             return b""
         self._sent += 1
         return b"" if self.over else bytes(self._message)
 
     def receive(self, datagram: bytes) -> bool:
-        """Whether it is the answer. Anything else is somebody else's, and changes nothing."""
+        """Process a datagram; returns whether it is the response. Any other datagram changes nothing."""
         if not is_stun(datagram):
             return False
         try:
@@ -62,6 +62,6 @@ class Binding:
 
 
 def is_stun(datagram: bytes) -> bool:
-    """Whether a datagram on a port shared with RTP is STUN (RFC 7983 section 7): the first byte is below 4, as that of
-    no RTP packet is."""
+    """Whether a datagram on a port shared with RTP is STUN (RFC 7983 section 7): its first byte is below 4, unlike that
+    of RTP."""
     return len(datagram) >= 20 and datagram[0] < 4 and datagram[4:8] == b"\x21\x12\xa4\x42"

@@ -13,13 +13,13 @@ _END = re.compile(r"[;?]")
 
 
 def without_parameters(uri: str) -> str:
-    """The URI without its own parameters and headers; those of the user stay."""
+    """The URI without its own parameters and headers; those of the user are kept."""
     user, at, host = uri.rpartition("@")
     return user + at + _END.split(host, maxsplit=1)[0]
 
 
 def user_of(uri: str) -> str:
-    """The user, without password and parameters of its own, or the number of a `tel:`; "" when there is none."""
+    """The user without password and parameters, or the number of a `tel:` URI; "" if there is none."""
     scheme, _, rest = uri.partition(":")
     user, at, _ = rest.rpartition("@")
     if not at and scheme.lower() == "tel":
@@ -28,7 +28,7 @@ def user_of(uri: str) -> str:
 
 
 def host_of(uri: str) -> str:
-    """The host, without brackets and port; "" for a `tel:`."""
+    """The host without brackets and port; "" for a `tel:` URI."""
     scheme, _, rest = without_parameters(uri).partition(":")
     host = rest.rpartition("@")[2]
     if scheme.lower() == "tel":
@@ -37,7 +37,7 @@ def host_of(uri: str) -> str:
 
 
 def parameter(uri: str, name: str) -> str:
-    """The value of a parameter of the URI itself; "" when it has no such."""
+    """The value of a parameter of the URI itself; "" if it has none with that name."""
     for each in uri.rpartition("@")[2].partition("?")[0].split(";")[1:]:
         key, _, value = each.partition("=")
         if key.strip().lower() == name:
