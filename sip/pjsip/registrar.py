@@ -52,7 +52,7 @@ class Registrar:
         """The servers of a registrar: those of a name by RFC 3263, the addresses of each with IPv4 first and sorted, so
         that the choice is stable. None when there are none, or nobody to ask.
 
-        `transports`: those that can be used.
+        The addresses of a name are sorted, IPv4 first, so that the choice is stable. `transports`: the usable ones.
         """
         try:
             literal = canonical(self.host)

@@ -187,9 +187,9 @@ class Recording:
     ) -> tuple[Participant, ...]:
         """The speakers in the stream with that label, in the order of the metadata.
 
-        `place`: of a stream without a label among all streams; the metadata's streams are taken to be in that order.
-        `unmixed_place` and `of`: its place among those that are no mix, and how many those are. Metadata that says of
-        nobody which streams are theirs pairs participants and such streams in their order, when they are as many.
+        `place`: the position of a stream without a label among all streams, which the metadata lists in that order.
+        `unmixed_place` and `of`: its position among the streams that are no mix, and their number. If the metadata
+        assigns no streams at all, participants and such streams are paired in order, provided their numbers are equal.
         """
         chosen = self._streams_of(label, place)
         if self._sends:
