@@ -19,6 +19,7 @@ import pytest
 
 from config.load import parse
 from config.settings import Retention as RetentionSettings
+from config.tasks import end_tasks
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
 from lab.house import ROOT
 from lab.patience import seconds
@@ -411,8 +412,10 @@ async def test_no_new_store_is_begun_where_another_worker_has(tmp_path: Path, mo
     async with running_hub(folder) as hub:
         hub.publish("live", 0, started())
         await hub.flush()
+        await end_tasks(hub._watch_task)  # which would begin a new one before the other worker does
         shutil.rmtree(folder)
         async with running_hub(folder) as other:
+            hub._watch_store()
             await until(lambda: hub.trouble is not None)  # `readyz` is 503 from then on
             await asyncio.sleep(0.2)  # in which it looks several times
             assert not any(hub.store.renewed.values()) and not any(other.store.renewed.values())
