@@ -8,7 +8,7 @@ AsrError
 ├── ProtocolError     a worker has sent what makes no sense; its link is closed, and no other
 └── SpillError        audio that waits for the engine can be kept on no disk, or not be read back
 
-A frame that is no message is a `config.framing.FrameError`.
+A frame that is no message is a `config.process.framing.FrameError`.
 """
 
 from __future__ import annotations

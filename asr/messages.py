@@ -1,4 +1,4 @@
-"""The messages between the media process and the inference process, framed as in `config.framing`.
+"""The messages between the media process and the inference process, framed as in `config.process.framing`.
 
 Audio crosses once, as deltas in the codec's own bytes. A worker and an engine server on another machine exchange the
 same messages over TCP, after a greeting: `WorkerHello` instead of `Configure`, answered with `Welcome` or `Refused`.
@@ -15,7 +15,7 @@ import msgspec
 from asr.counters import RecognizerCounters
 from asr.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
-from config.framing import FramedMessage, decode
+from config.process.framing import FramedMessage, decode
 from config.settings import Asr, Qwen
 
 MAX_AUDIO_BYTES = 256 * 1024

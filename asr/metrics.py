@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from asr.client.recognizer import Recognizer
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
-from config.child_process import resident_bytes
 from config.metrics.registry import MetricsRegistry
+from config.process.child_process import resident_bytes
 
 if TYPE_CHECKING:
     from asr.network.relay import ServedEngines

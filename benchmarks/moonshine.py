@@ -32,7 +32,7 @@ from asr.messages import (
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine
 from config import Settings
-from config.framing import FramedMessage, Frames, encode
+from config.process.framing import FramedMessage, Frames, encode
 
 PEOPLE, SECONDS = 4, 12.0
 STARTS = 7

@@ -2,7 +2,7 @@
 
 from config.errors import ConfigError
 from config.load import describe, load
-from config.log_text import mask_credentials, secrets_of
+from config.log.text import mask_credentials, secrets_of
 from config.settings import Endpointing, Route, Secret, Settings
 
 __all__ = [

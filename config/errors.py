@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.log_text import mask_credentials
+from config.log.text import mask_credentials
 
 
 class ConfigError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.addresses import is_loopback, parse_tcp
+from config.network.addresses import is_loopback, parse_tcp
 from config.settings import Settings
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"

@@ -15,7 +15,7 @@ import msgspec
 
 from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_certificates, needs_credentials
-from config.log_text import mask_credentials, masked
+from config.log.text import mask_credentials, masked
 from config.removed import replace_removed
 from config.sections.key_names import FEW, either, meant
 from config.sections.section import Secret, Section

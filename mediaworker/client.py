@@ -25,7 +25,7 @@ import websockets
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from config.addresses import is_loopback
+from config.network.addresses import is_loopback
 from mediaworker.errors import MediaworkerError
 from mediaworker.events import schema
 from mediaworker.events.frame import decode

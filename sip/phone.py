@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from audio.codecs.codec import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.rtp.silence_ticker import PTIME_S, SAMPLES, SilenceTicker
-from config.addresses import ANYWHERE, bracketed, family_of
+from config.network.addresses import ANYWHERE, bracketed, family_of
 from sip.media.own_addresses import facing
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver

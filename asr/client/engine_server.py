@@ -22,7 +22,7 @@ from asr.counters import RecognizerCounters
 from asr.engines.interface import described
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
-from config.tasks import again_and_again, end_tasks
+from config.process.tasks import again_and_again, end_tasks
 
 DRAIN_S = 10.0
 """How long a process that is to be replaced may take for the utterances that it has, while others take the new ones."""

@@ -14,8 +14,8 @@ import structlog
 
 from asr import greeting, messages
 from asr.messages import FromEngine, ToEngine
-from config import framing
-from config.framing import FrameError, Frames
+from config.process import framing
+from config.process.framing import FrameError, Frames
 from config.settings import Asr
 
 SEND_BYTES = 64 * 1024

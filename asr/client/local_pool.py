@@ -16,9 +16,9 @@ from asr.engines import weights
 from asr.engines.devices import has_gpu, shares
 from asr.engines.plugin import find
 from asr.engines.selection import missing, select, select_words
-from config import child_process, framing
+from config.process import child_process, framing
+from config.process.tasks import end_tasks
 from config.settings import Settings
-from config.tasks import end_tasks
 
 log = structlog.get_logger("asr")
 

@@ -19,10 +19,10 @@ from asr.client.link import EngineLink, RemoteLink
 from asr.greeting import key_of
 from asr.utterance import EngineStatus
 from config import ConfigError
-from config.addresses import bracketed, parse_tcp
 from config.certificates import NO_ROLE, client_context, has_role
+from config.network.addresses import bracketed, parse_tcp
+from config.process.tasks import end_tasks, lasting
 from config.settings import Settings
-from config.tasks import end_tasks, lasting
 
 RESOLVE_S = 10.0
 """How often names are resolved again while the servers are wanted."""

@@ -15,7 +15,7 @@ from asr.inference.inference import Inference, Work
 from asr.inference.utterances import ProtocolError
 from asr.messages import FromEngine, ToEngine, decode_to_engine
 from asr.utterance import Alignment, Hypothesis
-from config.framing import FrameError, Frames, encode
+from config.process.framing import FrameError, Frames, encode
 
 MAX_UTTERANCES = 20_000
 """Utterances that one worker may have open."""

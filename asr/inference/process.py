@@ -38,8 +38,8 @@ from asr.inference.links import REPORT_S, ServedLink, ServedLinks
 from asr.inference.utterances import ProtocolError
 from asr.messages import Attach, Configure, EngineCrashed, EngineFailed, FromEngine, ToEngine, decode_attach
 from config import ConfigError
-from config.child_process import end_with_parent
-from config.console import ConsoleRenderer
+from config.log.console import ConsoleRenderer
+from config.process.child_process import end_with_parent
 
 RECEIVE_BYTES = 256 * 1024
 MAX_WAITING_BYTES = 16 * 1024 * 1024

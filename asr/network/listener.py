@@ -17,11 +17,11 @@ import structlog
 
 from asr import greeting, messages
 from asr.network.relay import RECEIVE_BYTES, ServedEngines, WorkerConnection
-from config import framing
-from config.addresses import bound_tcp, peer_key
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from config.metrics.registry import MetricsRegistry
-from config.tasks import end_tasks, lasting
+from config.network.addresses import bound_tcp, peer_key
+from config.process import framing
+from config.process.tasks import end_tasks, lasting
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""

@@ -22,11 +22,11 @@ from asr.client.local_pool import InferenceProcess
 from asr.counters import RecognizerCounters
 from asr.inference.links import blamed
 from asr.utterance import EngineStatus
-from config import framing
-from config.framing import FrameError, Frames
 from config.metrics.counters import counter
+from config.process import framing
+from config.process.framing import FrameError, Frames
+from config.process.tasks import end_tasks
 from config.settings import Settings
-from config.tasks import end_tasks
 
 RECEIVE_BYTES = 64 * 1024
 BUFFER_BYTES = 256 * 1024

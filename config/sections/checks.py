@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from config.addresses import is_loopback, parse_registrar, parse_tcp
 from config.errors import ConfigError
+from config.network.addresses import is_loopback, parse_registrar, parse_tcp
 
 _IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 MAX_VERBS_BYTES = 4000
@@ -96,7 +96,7 @@ def check_verbs(key: str, text: str) -> None:
 
 
 def check_tcp(key: str, text: str) -> None:
-    """Check an address in the form that `config.addresses.parse_tcp` reads."""
+    """Check an address in the form that `config.network.addresses.parse_tcp` reads."""
     try:
         parse_tcp(text)
     except ValueError:

@@ -15,7 +15,7 @@ from asr.engines.interface import Answer, Capabilities, EngineError
 from asr.inference.inference import Inference
 from asr.scheduling.request import Request
 from asr.utterance import TimedWord
-from config import framing
+from config.process import framing
 
 
 class HashEngine:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from config import Endpointing
-from config.child_process import how
-from config.framing import Frames, decode, encode
+from config.process.child_process import how
+from config.process.framing import Frames, decode, encode
 from config.settings import Files
 from lab.house import ROOT
 from lab.patience import seconds

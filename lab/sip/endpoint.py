@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from config import Settings
-from config.access_list import LOOPBACK
 from config.load import load, parse
+from config.network.access_list import LOOPBACK
 from lab.network.ports import free_port, port_range
 from lab.patience import eventually as until
 from lab.sip.sipp_caller import Sipp

@@ -12,7 +12,7 @@ import pytest
 from audio.codecs.codec import Codec
 from audio.rtp.packet import RtpPacket
 from audio.rtp.silence_ticker import SilenceTicker
-from config.addresses import SOCKETS, family_of
+from config.network.addresses import SOCKETS, family_of
 from lab.network.ports import port_range
 from lab.patience import timeout
 from sip.media.ports import RtpPorts

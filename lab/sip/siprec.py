@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from config.addresses import bracketed
+from config.network.addresses import bracketed
 from lab.patience import timeout
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp

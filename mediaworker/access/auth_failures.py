@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from config.addresses import peer_key
 from config.metrics.registry import MetricsRegistry
+from config.network.addresses import peer_key
 from mediaworker.access.notices import Notices
 
 Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]

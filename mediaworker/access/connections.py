@@ -11,8 +11,8 @@ import resource
 from collections import Counter
 from collections.abc import Mapping
 
-from config.addresses import peer_key
 from config.metrics.registry import MetricsRegistry
+from config.network.addresses import peer_key
 
 RESERVED_FILES = 256
 """Descriptors reserved for the store, the inference process, logs and files, in addition to one per call."""

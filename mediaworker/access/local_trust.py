@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from config.addresses import is_loopback
+from config.network.addresses import is_loopback
 from mediaworker.access.socket_owner import Address, is_own
 
 _FORWARDED = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 
 log = structlog.get_logger()
 

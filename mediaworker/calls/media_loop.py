@@ -11,7 +11,7 @@ import structlog
 
 from audio import ALL, Shard
 from config.metrics.registry import MetricsRegistry
-from config.tasks import end_tasks, lasting
+from config.process.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.calls.transcriber import LegTranscriber

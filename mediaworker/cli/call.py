@@ -13,7 +13,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any
 
-from config.log_text import printable
+from config.log.text import printable
 from config.settings import Log
 from mediaworker.cli.terminal.output import OK, CommandError, print_error
 from mediaworker.ops import logs

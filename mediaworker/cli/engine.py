@@ -10,8 +10,8 @@ import argparse
 from msgspec.structs import replace
 
 from config import Settings, load
-from config.child_process import forbid_tracing
 from config.load import checked
+from config.process.child_process import forbid_tracing
 from mediaworker.cli.serve import served
 from mediaworker.cli.terminal.parser import add_config
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from config.addresses import SOCKETS, family_of
+from config.network.addresses import SOCKETS, family_of
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.cli.terminal.output import CommandError, UsageError
 from mediaworker.ingress.twilio.sender import StreamWriter

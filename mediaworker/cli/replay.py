@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from config import load as load_settings
-from config.log_text import printable, printable_json
+from config.log.text import printable, printable_json
 from config.settings import Log
 from mediaworker.cli.terminal import trust
 from mediaworker.cli.terminal.output import OK, CommandError, UsageError, print_now

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from config import Settings, load
-from config.child_process import forbid_tracing
+from config.process.child_process import forbid_tracing
 from mediaworker.cli.terminal.output import CommandError
 from mediaworker.cli.terminal.parser import add_config as add_arguments
 from mediaworker.ops.blas import one_thread

@@ -29,8 +29,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from audio.codecs.g711 import ulaw_encode
-from config.addresses import is_loopback
-from config.tasks import end_tasks, within
+from config.network.addresses import is_loopback
+from config.process.tasks import end_tasks, within
 from mediaworker.cli.play import load_pcm
 from mediaworker.cli.terminal import trust
 from mediaworker.cli.terminal.output import OK, CommandError, UsageError

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from config import Settings, load
-from config.child_process import forbid_tracing
+from config.process.child_process import forbid_tracing
 from config.settings import Log
 from mediaworker.cli.terminal.output import CommandError, UsageError, print_error
 from mediaworker.cli.transcription import INTERRUPTED, UNREADABLE

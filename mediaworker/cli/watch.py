@@ -13,7 +13,7 @@ import json
 import sys
 from typing import Any
 
-from config.log_text import coloured, printable_json
+from config.log.text import coloured, printable_json
 from mediaworker.cli.terminal import trust
 from mediaworker.cli.terminal.output import OK, print_error, print_now
 from mediaworker.cli.worker import connection

@@ -18,7 +18,7 @@ import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from config.tasks import within
+from config.process.tasks import within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from nats.js.object_store import ObjectStore
 
 from config.certificates import client_context, on_handshake, renew
 from config.errors import ConfigError
+from config.process.tasks import cancellable, end_tasks, lasting
 from config.settings import Cluster, Settings
-from config.tasks import cancellable, end_tasks, lasting
 from mediaworker.errors import MediaworkerError
 
 RETRY_S = 1.0

@@ -19,7 +19,7 @@ from nats.js.api import Header, ObjectInfo, ObjectMetaOptions
 from nats.js.errors import DigestMismatchError, NotFoundError, ObjectNotFoundError
 from nats.js.kv import KeyValue
 
-from config.tasks import cancellable
+from config.process.tasks import cancellable
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.cluster.erasure import overwrite, overwrite_old, overwrite_one
 from mediaworker.cluster.reader import PATIENCE_S, messages

@@ -23,7 +23,7 @@ from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequen
 from nats.js.kv import KeyValue
 
 from config import Settings
-from config.tasks import end_tasks, within
+from config.process.tasks import end_tasks, within
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.job_files import RECORDS, JobFiles, asking, patiently
 from mediaworker.cluster.reader import StreamReader

@@ -18,7 +18,7 @@ from nats.js.api import Header
 from nats.js.errors import BadRequestError, InvalidKeyError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
-from config.tasks import end_tasks, lasting
+from config.process.tasks import end_tasks, lasting
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.cluster.cursors import closer_of

@@ -20,7 +20,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from config.metrics.counters import counter
-from config.tasks import end_tasks, lasting, within
+from config.process.tasks import end_tasks, lasting, within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedReader
 from mediaworker.events.frame import Envelope

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
-from config.tasks import within
+from config.process.tasks import within
 from mediaworker.events.subscription import Entry
 
 HOLD_S = 0.02

@@ -17,7 +17,7 @@ from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from config.tasks import end_tasks, lasting, within
+from config.process.tasks import end_tasks, lasting, within
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 HEARTBEAT_S = 1.0

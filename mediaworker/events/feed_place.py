@@ -11,7 +11,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 
-from config.tasks import lasting
+from config.process.tasks import lasting
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import BODIES, tag_of
 from mediaworker.events.store import StoreError

@@ -19,8 +19,8 @@ import structlog
 
 from config import Settings
 from config.metrics.registry import MetricsRegistry
+from config.process.tasks import end_tasks, lasting
 from config.settings import Retention as RetentionSettings
-from config.tasks import end_tasks, lasting
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
 from mediaworker.events.frame import timestamp
 from mediaworker.events.store import StoreError

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from config import Settings
-from config.tasks import end_tasks, lasting
+from config.process.tasks import end_tasks, lasting
 from mediaworker.events.call_record import HISTORY
 from mediaworker.events.database import Database
 from mediaworker.events.ended_calls import EndedCalls

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from config.child_process import end_with_parent
-from config.framing import Frames, decode, encode
+from config.process.child_process import end_with_parent
+from config.process.framing import Frames, decode, encode
 from mediaworker.files import messages, sandbox
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from config import Endpointing, child_process
-from config.framing import FrameError, Frames, decode, encode
+from config import Endpointing
+from config.process import child_process
+from config.process.framing import FrameError, Frames, decode, encode
 from config.settings import Files
 from mediaworker.errors import MediaworkerError
 from mediaworker.files.messages import (

@@ -1,4 +1,4 @@
-"""The messages between the worker and the child process that decodes a file, framed as in `config.framing`.
+"""The messages between the worker and the child process that decodes a file, framed as in `config.process.framing`.
 
 The child sends no more chunks than it was granted, which bounds the audio that is decoded but not yet recognised.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from config import Endpointing
-from config.framing import FramedMessage
+from config.process.framing import FramedMessage
 
 Fault = Literal[
     "empty", "unreadable", "no_audio", "too_long", "too_large", "stalled", "channels", "crashed", "internal"
@@ -88,4 +88,4 @@ FromReader = Opened | Chunk | Progress | Ended | Failed
 
 to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
 from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
-"""The decoders that `config.framing.decode` is called with."""
+"""The decoders that `config.process.framing.decode` is called with."""

@@ -23,7 +23,7 @@ from asr.utterance import EngineStatus
 from config import Settings
 from config.metrics.counters import Histogram
 from config.metrics.registry import MetricsRegistry
-from config.tasks import within
+from config.process.tasks import within
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription

@@ -19,8 +19,8 @@ from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
 from config.metrics.counters import counter, counter_by
+from config.process.tasks import end_tasks
 from config.settings import Files
-from config.tasks import end_tasks
 from mediaworker.errors import MediaworkerError
 from mediaworker.events.talk import placed
 from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder

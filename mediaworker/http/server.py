@@ -13,9 +13,9 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config import Settings
-from config.addresses import bound_tcp
 from config.listen import http_host
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
+from config.network.addresses import bound_tcp
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.access.local_trust import INCOMING, ConnectionInfo
 from mediaworker.access.tls import certificate

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from config.tasks import end_tasks
+from config.process.tasks import end_tasks
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import structlog
 
-from config.tasks import end_tasks
+from config.process.tasks import end_tasks
 from mediaworker.access.connections import ConnectionLimit, refused_places
 from mediaworker.access.notices import Notices
 from mediaworker.ingress.runner import MediaSocket, OnMessages, Throttle, run_session

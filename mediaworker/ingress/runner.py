@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from config.tasks import end_tasks
+from config.process.tasks import end_tasks
 from mediaworker.access.local_trust import delay_answer, is_direct_asgi
 from mediaworker.access.refusals import PROBLEM, refusal_body, refusal_headers
 from mediaworker.calls.registry import CallRefused

@@ -16,7 +16,7 @@ import structlog
 
 from config import Settings
 from config.metrics.registry import MetricsRegistry
-from config.tasks import end_tasks, lasting
+from config.process.tasks import end_tasks, lasting
 from mediaworker.errors import MediaworkerError
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue

@@ -21,7 +21,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from config import Settings, mask_credentials, secrets_of
-from config.console import ConsoleRenderer
+from config.log.console import ConsoleRenderer
 from config.settings import Log
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

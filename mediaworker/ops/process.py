@@ -9,9 +9,9 @@ import resource
 from collections.abc import Callable
 from importlib.metadata import version
 
-from config.child_process import resident_bytes
 from config.metrics.registry import MetricsRegistry
-from config.tasks import faults
+from config.process.child_process import resident_bytes
+from config.process.tasks import faults
 
 
 def add_metrics(

@@ -15,10 +15,10 @@ from asr.network.listener import EngineListener
 from asr.network.relay import ServedEngines
 from asr.utterance import EngineStatus
 from config import ConfigError, Settings
-from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
-from config.tasks import troubles
+from config.network.addresses import parse_tcp
+from config.process.tasks import troubles
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.tls import Certificate
 from mediaworker.http.context import OperatorContext

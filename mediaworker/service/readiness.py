@@ -11,7 +11,7 @@ from asr.client.engines import Engines
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
-from config.tasks import troubles
+from config.process.tasks import troubles
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.jobs.service import JobService
 from mediaworker.webhooks.events import EventWebhooks

@@ -15,9 +15,9 @@ from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from audio import Detector, Shard
 from config import ConfigError, Settings
-from config.addresses import bracketed
 from config.listen import media_host
 from config.metrics.registry import MetricsRegistry
+from config.network.addresses import bracketed
 from mediaworker.access import connections
 from mediaworker.access.auth_failures import AuthFailures
 from mediaworker.access.page_sessions import PageSessions

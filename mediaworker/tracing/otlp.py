@@ -34,7 +34,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from config.metrics.counters import counter
 from mediaworker.tracing.traces import Span
 

@@ -15,8 +15,8 @@ import structlog
 
 from config import ConfigError, Settings
 from config.metrics.registry import MetricsRegistry
+from config.process.tasks import end_tasks, within
 from config.settings import EventWebhook
-from config.tasks import end_tasks, within
 from mediaworker.events.feed_place import DURABLE, FeedReader
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub

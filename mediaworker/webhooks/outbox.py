@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from config.process.tasks import end_tasks, lasting, within
 from config.settings import Secret
-from config.tasks import end_tasks, lasting, within
 from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 

@@ -18,10 +18,10 @@ from typing import Protocol
 
 import structlog
 
-from config.access_list import AccessList
-from config.addresses import peer_key
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from config.metrics.counters import counter, counter_by
+from config.network.access_list import AccessList
+from config.network.addresses import peer_key
 from config.settings import Sip
 from sip.admission.digest import Challenger, Reason
 from sip.admission.request_filter import (

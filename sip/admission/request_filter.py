@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
-from config.addresses import peer_key
+from config.network.addresses import peer_key
 
 PASS, DROP = 0, -1
 """Verdicts; any other value is the status of the response."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from audio.codecs.codec import Codec
-from config.addresses import Family, family_of
+from config.network.addresses import Family, family_of
 from sip.media.rtp_socket import RtpSocket
 from sip.protocol import srtp
 from sip.protocol.negotiation import Streams

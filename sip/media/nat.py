@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from config.addresses import bound_udp
+from config.network.addresses import bound_udp
 from config.sections.sip import HOST_PORT
 from sip.media.latching import Address
 from sip.protocol.errors import PortsExhausted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from config.addresses import ANYWHERE, LOCALHOST, SOCKETS, Family, canonical, family_of
+from config.network.addresses import ANYWHERE, LOCALHOST, SOCKETS, Family, canonical, family_of
 from config.settings import Sip
 from sip.media.nat import Nat
 

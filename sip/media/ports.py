@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 
-from config.addresses import Family, bound_udp
+from config.network.addresses import Family, bound_udp
 from sip.media.rtcp_socket import open_reports
 from sip.protocol.errors import PortsExhausted
 

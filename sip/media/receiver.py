@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from audio import ALL, Detector, Leg, Shard
 from audio.fast_path import LEAD, MAX_BYTES, Datagrams
 from audio.ring import ROWS
-from config.addresses import socket_address
+from config.network.addresses import socket_address
 from sip.media.latching import SILENCE_S, Address
 
 BATCH = 512

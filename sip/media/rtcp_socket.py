@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-from config.addresses import bound_udp, family_of
+from config.network.addresses import bound_udp, family_of
 from sip.media.latching import Address
 
 _SO_TIMESTAMPNS = 35

@@ -18,8 +18,8 @@ from audio import Leg, is_rtcp
 from audio.codecs import opus
 from audio.codecs.codec import Codec
 from audio.rtp.silence_ticker import SAMPLES, SilenceTicker
-from config.addresses import Family
 from config.metrics.counters import counter
+from config.network.addresses import Family
 from sip.media.latching import Address, Arrived, SourceLatch
 from sip.media.nat import Spare
 from sip.media.ports import RtpPorts

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from config.addresses import SOCKETS, Family, family_of
+from config.network.addresses import SOCKETS, Family, family_of
 from sip.media.latching import Address
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_MEMINFO = 26, 27, 55

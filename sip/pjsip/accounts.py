@@ -21,8 +21,8 @@ import msgspec
 import pjsua2 as pj
 import structlog
 
-from config.access_list import AccessList
-from config.addresses import Family, bracketed
+from config.network.access_list import AccessList
+from config.network.addresses import Family, bracketed
 from config.settings import SipAccount
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation

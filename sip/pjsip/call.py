@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from audio.codecs.codec import Codec
-from config.addresses import Family
+from config.network.addresses import Family
 from sip.media.call_media import CallMedia, MediaHost, MediaStream
 from sip.pjsip.counters import SipCounters
 from sip.protocol import siprec

@@ -19,9 +19,9 @@ from audio import Detector
 from audio.codecs.codec import Codec
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
-from config.access_list import AccessList
-from config.addresses import Family, peer_key, split_address
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
+from config.network.access_list import AccessList
+from config.network.addresses import Family, peer_key, split_address
 from sip.admission.admission import Admission
 from sip.admission.request_filter import RequestHead
 from sip.media.own_addresses import OwnAddresses

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, ParamSpec
 import pjsua2 as pj
 import structlog
 
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from sip.protocol import trace
 
 log = structlog.get_logger("sip")

@@ -11,10 +11,10 @@ import structlog
 
 from audio import Detector
 from config import Settings
-from config.access_list import LOOPBACK, AccessList
-from config.addresses import LOCALHOST, bracketed, split_address
 from config.metrics.registry import MetricsRegistry
-from config.tasks import end_tasks, lasting
+from config.network.access_list import LOOPBACK, AccessList
+from config.network.addresses import LOCALHOST, bracketed, split_address
+from config.process.tasks import end_tasks, lasting
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, instance_of, line_of, named

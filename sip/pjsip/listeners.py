@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 
-from config.addresses import LOCALHOST, Family
+from config.network.addresses import LOCALHOST, Family
 from config.settings import Sip
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip.stack import Stack, TlsFiles

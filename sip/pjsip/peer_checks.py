@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from config.addresses import split_address
+from config.network.addresses import split_address
 from sip.pjsip.call import SipCall
 from sip.pjsip.counters import SipCounters
 from sip.protocol.liveness import UNKNOWN_CALL, UNREACHED, PeerWatch, Step, is_behind_nat

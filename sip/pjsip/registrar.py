@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from config.addresses import SOCKETS, Family, bracketed, canonical, family_of, parse_registrar
+from config.network.addresses import SOCKETS, Family, bracketed, canonical, family_of, parse_registrar
 from sip.pjsip.server_location import Location, SipServer, default_port, locate
 
 _BASE_S = 4.0

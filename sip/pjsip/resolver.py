@@ -13,8 +13,8 @@ from functools import partial
 
 import structlog
 
-from config.addresses import Family, family_of
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
+from config.network.addresses import Family, family_of
 from sip.pjsip.callbacks import report
 from sip.pjsip.native import NameQuery, found, on_names
 from sip.pjsip.server_location import SipServer, locate

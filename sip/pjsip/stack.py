@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pjsua2 as pj
 import structlog
 
-from config.addresses import ANYWHERE, Family, bracketed, family_of
+from config.network.addresses import ANYWHERE, Family, bracketed, family_of
 from sip.admission.admission import Admission
 from sip.pjsip.callbacks import StackLog, guarded
 from sip.pjsip.native import RequestModule, check_interface, close_transport, library, peer_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from audio.codecs.codec import Codec
-from config.addresses import Family, canonical, family_of
+from config.network.addresses import Family, canonical, family_of
 from sip.protocol import srtp
 from sip.protocol.errors import NotAcceptable, SdpError
 from sip.protocol.sdp import (

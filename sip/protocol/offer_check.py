@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from audio.codecs.codec import Codec
-from config.addresses import Family
+from config.network.addresses import Family
 from sip.protocol.errors import NotAcceptable, PeerError, UnsupportedBody
 from sip.protocol.message import BLANK_LINE, SipMessage, locate_part
 from sip.protocol.offer_answer import NegotiatedStream, SrtpUse, match_lines, refusal

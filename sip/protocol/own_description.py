@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from audio.codecs.codec import Codec
-from config.addresses import family_of
+from config.network.addresses import family_of
 from sip.protocol import srtp
 from sip.protocol.offer_answer import NegotiatedStream, channels_of
 from sip.protocol.sdp import Attribute, ConnectionLine, Direction, MediaDescription, Origin, SessionDescription

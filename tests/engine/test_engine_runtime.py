@@ -18,7 +18,7 @@ from asr.engines.qwen.build import build
 from asr.engines.qwen.device import placement
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
-from config.framing import Frames, encode
+from config.process.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
 from lab.engine.listener import LISTENER_PATH
 from lab.engine.recognizer import client

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from config import ConfigError
-from config.access_list import AccessList
 from config.load import parse
+from config.network.access_list import AccessList
 from config.reload import merge
 from lab.asterisk.audiosocket_frames import HELLO, pcm
 from lab.asterisk.peers import AudioSocketPeer, frame

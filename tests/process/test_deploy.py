@@ -14,8 +14,8 @@ import promql_parser
 import pytest
 import yaml
 
-from config.addresses import parse_tcp
 from config.load import load, parse
+from config.network.addresses import parse_tcp
 from lab.deploy.metrics import DEPLOY, ROOT, families, selectors
 from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import SPEECH

@@ -17,8 +17,9 @@ import pytest
 from asr import messages
 from asr.client.recognizer import EngineStatus
 from asr.greeting import NONCE_BYTES, Greeting
-from config import ConfigError, framing
+from config import ConfigError
 from config.load import parse
+from config.process import framing
 from config.sections.section import Secret
 from config.settings import Cluster
 from lab.engine.listener import LISTENER, LISTENER_PATH, words

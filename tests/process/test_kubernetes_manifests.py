@@ -15,7 +15,7 @@ import promql_parser
 import pytest
 
 from config import ConfigError, Settings, load
-from config.addresses import parse_tcp
+from config.network.addresses import parse_tcp
 from lab.deploy.manifests import (
     KUBERNETES,
     ROOT,

@@ -14,7 +14,7 @@ import pytest
 from asr import messages
 from asr.client.local_pool import configurations
 from asr.utterance import Utterance
-from config import child_process, framing
+from config.process import child_process, framing
 from lab.engine.listener import words
 from lab.engine.recognizer import PROMPT, codes, install_listener, of_listener
 from lab.patience import wait_for

@@ -22,7 +22,7 @@ from asr.client.link import CHECKS
 from asr.client.recognizer import EngineStatus, Hypothesis, Utterance
 from asr.client.spill import BLOCK_BYTES
 from benchmarks.offline import transcribe
-from config import child_process, framing
+from config.process import child_process, framing
 from config.settings import Asr, Settings
 from lab.engine.listener import LIMIT, NO_DEVICE, Limit, words
 from lab.engine.recognizer import PROMPT, SETTINGS, client, codes, install_listener, of_listener

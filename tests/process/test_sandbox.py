@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from config import Endpointing, child_process
+from config import Endpointing
+from config.process import child_process
 from config.settings import Files
 from lab.media import confined_reader, material
 from lab.media import hostile as hostile_media

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from config.load import parse
+from config.process.tasks import end_tasks
 from config.settings import Retention as RetentionSettings
-from config.tasks import end_tasks
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
 from lab.house import ROOT
 from lab.patience import seconds

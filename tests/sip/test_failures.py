@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.load import parse
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from lab.network.ports import free_port
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.scenes import quick

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from config import ConfigError
-from config.addresses import Family, family_of
 from config.load import parse
+from config.network.addresses import Family, family_of
 from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.authority import Authority
 from lab.network.ports import free_port

@@ -13,7 +13,7 @@ import pytest
 from audio import Detector
 from audio.codecs.codec import Codec
 from config import Endpointing
-from config.addresses import bracketed
+from config.network.addresses import bracketed
 from lab.patience import timeout
 from lab.sip.endpoint import Recorder, sipp, until, worker
 from lab.sip.packets import block

@@ -23,7 +23,7 @@ from audio.codecs.g711 import alaw_decode, ulaw_decode
 from audio.codecs.g722 import G722Decoder
 from audio.rtp.packet import RtpPacket
 from config import Endpointing
-from config.addresses import SOCKETS, Family, canonical
+from config.network.addresses import SOCKETS, Family, canonical
 from lab.network.ports import port_range
 from lab.patience import timeout, until
 from lab.sip.packets import PEER, rtp

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.codecs.codec import Codec
-from config.addresses import family_of
+from config.network.addresses import family_of
 from lab.sip.packets import rtp
 from lab.sip.rtp_line import Line, line
 from sip.media import source_filter

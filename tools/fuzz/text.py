@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 
 from audio.codecs.codec import Codec
 from config import Endpointing
-from config.addresses import Family
+from config.network.addresses import Family
 from config.settings import ApiKey, Secret, Sip
 from mediaworker.access.keys import decide
 from mediaworker.access.local_trust import is_local

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterator
 
 from config import ConfigError, Settings, load
-from config.log_text import printable
+from config.log.text import printable
 from mediaworker.cli.checks.finding import Finding, Level, failed, good
 from mediaworker.cli.terminal.output import FAILED, OK
 from mediaworker.cli.terminal.parser import add_config

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from config import ConfigError, Settings
-from config.addresses import bound_tcp, bound_udp, family_of
 from config.certificates import client_context
 from config.listen import http_host, media_host
+from config.network.addresses import bound_tcp, bound_udp, family_of
 from mediaworker.access.tls import Certificate
 from mediaworker.cli.checks.finding import Finding, failed, good, warning
 

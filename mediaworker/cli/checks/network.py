@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from config import ConfigError, Settings
-from config.addresses import bracketed, parse_registrar, parse_tcp
 from config.certificates import client_context
+from config.network.addresses import bracketed, parse_registrar, parse_tcp
 from mediaworker.cli.checks.finding import Finding, failed, good, warning
 from mediaworker.cli.terminal import trust
 

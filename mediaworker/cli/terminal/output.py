@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-from config.log_text import printable
+from config.log.text import printable
 from mediaworker.errors import MediaworkerError
 
 OK, FAILED, WRONG = 0, 1, 2

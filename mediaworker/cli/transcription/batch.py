@@ -22,8 +22,8 @@ from tqdm import tqdm
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
-from config.log_text import printable
-from config.tasks import end_tasks
+from config.log.text import printable
+from config.process.tasks import end_tasks
 from mediaworker.cli.terminal.output import OK, CommandError, for_output, print_error
 from mediaworker.cli.transcription import INCOMPLETE, UNREADABLE, UNWRITTEN, result_marks
 from mediaworker.cli.transcription.result_marks import Mark, NotOurResult

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from config.log_text import printable
+from config.log.text import printable
 from mediaworker.errors import MediaworkerError
 
 ATTRIBUTE = "user.mediaworker"

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from config.log_text import printable
+from config.log.text import printable
 from mediaworker.cli.worker import connection
 from mediaworker.client import CallRecord, Client
 

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from config.log_text import printable
+from config.log.text import printable
 from mediaworker.cli.terminal.output import for_output
 from mediaworker.cli.worker import connection
 from mediaworker.client import Client

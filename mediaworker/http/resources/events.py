@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import Frame, Opcode
 
-from config.tasks import end_tasks
+from config.process.tasks import end_tasks
 from mediaworker.access.local_trust import INCOMING
 from mediaworker.events.schema import TYPES
 from mediaworker.events.store import StoreError

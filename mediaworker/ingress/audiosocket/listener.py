@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
-from config.access_list import AccessList
 from config.metrics.registry import MetricsRegistry
+from config.network.access_list import AccessList
 from mediaworker.access.connections import ConnectionLimit
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketSession

@@ -12,7 +12,7 @@ import structlog
 
 from config import ConfigError
 from config.metrics.registry import MetricsRegistry
-from config.tasks import end_tasks
+from config.process.tasks import end_tasks
 from mediaworker.policy.alerts.rules import NONE, Rules, RulesError, parse
 
 PERIOD_S = 0.5

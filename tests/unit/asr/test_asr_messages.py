@@ -16,7 +16,7 @@ from asr.counters import RecognizerCounters
 from asr.messages import FromEngine, ToEngine
 from asr.runtime import Runtime
 from asr.utterance import MAX_TEXT, Alignment, Hypothesis, TimedWord, Utterance
-from config.framing import MAX_FRAME_BYTES, FramedMessage, FrameError, Frames, encode
+from config.process.framing import MAX_FRAME_BYTES, FramedMessage, FrameError, Frames, encode
 from config.settings import Asr, Qwen
 
 WORD = TimedWord("w", 0, 1, 1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from config import ConfigError
-from config.access_list import AccessList
-from config.addresses import split_address
 from config.load import parse
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
+from config.network.access_list import AccessList
+from config.network.addresses import split_address
 
 
 @pytest.mark.parametrize(

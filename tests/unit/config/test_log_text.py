@@ -13,9 +13,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from config import ConfigError, mask_credentials, secrets_of
-from config.console import ConsoleRenderer
 from config.load import describe, load, parse
-from config.log_text import coloured, printable, printable_json
+from config.log.console import ConsoleRenderer
+from config.log.text import coloured, printable, printable_json
 from sip.protocol import trace
 
 ESCAPES = "\x1b[31m\x07\x9b2J\u202e"

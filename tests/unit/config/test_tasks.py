@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from config import tasks
+from config.process import tasks
 from lab.patience import timeout, wait_for
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from config.access_list import AccessList
 from config.load import parse
+from config.network.access_list import AccessList
 from lab.sip.headers import answer
 from sip.admission.admission import RETRY_AFTER_S, Admission, FilterVerdict
 from sip.admission.request_filter import DROP, PASS, RequestHead

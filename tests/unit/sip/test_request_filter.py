@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from config.log_rate_limit import LogRateLimit
+from config.log.rate_limit import LogRateLimit
 from lab.sip.headers import FRIEND, STRANGER, request
 from sip.admission import request_filter as request_filter_module
 from sip.admission.request_filter import (

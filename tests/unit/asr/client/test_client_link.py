@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from asr import greeting, messages
 from asr.client.link import CHECKS, SEND_BYTES, EngineLink, RemoteLink
 from asr.utterance import Hypothesis
-from config.framing import Frames, encode
+from config.process.framing import Frames, encode
 from config.settings import Asr
 
 HANG_S = 8.0

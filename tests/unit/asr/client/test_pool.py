@@ -17,7 +17,7 @@ from asr.client.spill import Spill
 from asr.engines import devices
 from asr.inference.inference import Inference
 from asr.utterance import Hypothesis, Utterance
-from config import framing
+from config.process import framing
 from config.settings import Asr
 from lab.engine.hash_engine import HashEngine, text_of
 

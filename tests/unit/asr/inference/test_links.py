@@ -17,7 +17,7 @@ from asr.inference.inference import Inference
 from asr.inference.links import MAX_NAME, MAX_SHARES, MAX_UTTERANCES, ServedLink, ServedLinks, blamed
 from asr.inference.utterances import Delay
 from asr.utterance import Hypothesis, Utterance
-from config import framing
+from config.process import framing
 from config.settings import Asr, Qwen
 from lab.engine.hash_engine import HashAligner, HashEngine, text_of
 

@@ -10,7 +10,7 @@ from asr.inference import process
 from asr.inference.inference import Inference
 from asr.inference.links import ServedLink, ServedLinks
 from asr.inference.process import Infer, LinkSocket
-from config.framing import Frames
+from config.process.framing import Frames
 from lab.engine.hash_engine import HashEngine
 
 MANY = 50_000

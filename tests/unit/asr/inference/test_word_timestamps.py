@@ -19,7 +19,7 @@ from asr.scheduling.request import Lane, Request
 from asr.scheduling.scheduler import Scheduler
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
-from config.framing import encode
+from config.process.framing import encode
 from lab.calls.desks import SipDesk, sip_call
 from lab.engine.hash_engine import HashAligner, HashEngine, Pair, words_of
 from lab.media.speech import speech

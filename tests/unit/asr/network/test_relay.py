@@ -12,8 +12,8 @@ import pytest
 from asr import messages
 from asr.network.relay import WorkerConnection
 from asr.utterance import Hypothesis
-from config import framing
-from config.tasks import end_tasks
+from config.process import framing
+from config.process.tasks import end_tasks
 from lab.patience import timeout
 
 ANSWER = messages.Heard(Hypothesis("u", 1, "text", "en", 4, final=True))

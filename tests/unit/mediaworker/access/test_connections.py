@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from config.addresses import peer_key
+from config.network.addresses import peer_key
 from mediaworker.access.connections import ConnectionLimit, affordable, raise_open_files
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.addresses import Family
+from config.network.addresses import Family
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation, in_order
 from sip.pjsip.server_location import Location, SipServer
 

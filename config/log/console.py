@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict
 
-from config.log_text import coloured, printable
+from config.log.text import coloured, printable
 
 BLOCKS = ("message", "stack", "exception", "exc_info")
 """Fields with several lines of text, which are printed below the line. structlog would format the last three itself."""
