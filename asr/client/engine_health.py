@@ -1,4 +1,4 @@
-"""Judges the engine's health by failed finals and by deaths of its servers.
+"""Judges the engine's health by failed finals and by deaths of its servers, and sets the delay before a restart.
 
 No I/O; time is an argument, in seconds of one monotonic clock.
 """
@@ -10,19 +10,23 @@ from abc import ABC, abstractmethod
 from asr.client.link import EngineLink
 
 FAILURES = 3
-"""How many utterances in a row without a text are the engine's fault and not that of an utterance."""
+"""After this many failed utterances in a row, the engine is at fault and not one of the utterances."""
 HOLD_S = 60.0
-"""How long failures count after the last answer: only another call can show whether they last."""
+"""How long failures count after the latest answer. A worker that stayed unready would get no further call, and only
+another call can show whether the engine works again."""
 BACKOFF_S = 0.5
+"""The delay after the second death in a row. Each further death doubles it, up to `BACKOFF_MAX_S`."""
 BACKOFF_MAX_S = 30.0
 FAILED_AFTER = 3
-"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed. A
-death over an utterance counts half: an utterance may cost two, three in a row are more likely the engine's fault."""
+"""After this many deaths in a row the engine counts as failed. An answer or a life of `GOOD_LIFE_S` ends the row.
+A death over an utterance counts half: one utterance may kill two processes before it is given up, while more deaths
+in a row are more likely the engine's fault."""
 GOOD_LIFE_S = 10.0
 RECONNECT_S = 0.05
+"""The delay before the first reconnect. Each further attempt doubles it, up to `RECONNECT_MAX_S`."""
 RECONNECT_MAX_S = 3.0
 AWAY_S = 30.0
-"""So long may a server be away that has been there, or is not there yet, before it counts as failed."""
+"""How long a server may be unreachable before it counts as failed, whether or not it was reached before."""
 
 
 class FinalOutcomes:
@@ -46,34 +50,35 @@ class FinalOutcomes:
 
 
 class RestartPolicy(ABC):
-    """When to begin again after a death, and when a server counts as failed. It is still tried again then."""
+    """Decides when a server is restarted after a death, and when it counts as failed. Failed ones are restarted too."""
 
     def __init__(self) -> None:
         self.on_retirement()
 
     def on_retirement(self) -> None:
-        """It ended because it was asked to, or begins anew."""
+        """Forget all deaths: the server ended on request, or has been ready since."""
         self.deaths = 0.0
-        """In a row."""
+        """The number of deaths in a row; some count half."""
         self.failed = ""
-        """Why it counts as failed, behind the reason of the last death; empty: it does not."""
+        """How often or how long the server has failed, a phrase after the reason of the last death. Empty while the
+        server does not count as failed."""
         self.backoff_s = 0.0
-        """How long to wait before it is begun again."""
+        """The delay before the next start."""
 
     @abstractmethod
     def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
-        """Its life of this link has ended, and nobody had asked it to. `blamed`: it was working on utterances that are
-        still open."""
+        """Count a death: the server's life over this link has ended without a request. `blamed`: the server was working
+        on utterances that are still open."""
 
 
 class ProcessRestarts(RestartPolicy):
-    """The policy for a process of this machine, of which the deaths in a row count."""
+    """The policy for a process of this machine. It counts the deaths in a row."""
 
     def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
         lived_s = now_s - link.ready_s if link.ready_s is not None else 0.0
         before = 0.0 if link.answered or lived_s >= GOOD_LIFE_S else self.deaths
         self.deaths = before + (0.5 if blamed else 1.0)
-        # Callers have waited long enough for a process that hangs while it starts.
+        # A process that hangs while it starts has already used up all of `start_s`, for which callers waited.
         if link.unusable or (link.hung and link.ready_s is None):
             self.deaths = max(self.deaths, FAILED_AFTER)
         self.failed = f"{self.deaths:g} times in a row" if self.deaths >= FAILED_AFTER else ""
@@ -82,12 +87,13 @@ class ProcessRestarts(RestartPolicy):
 
 
 class Reconnects(RestartPolicy):
-    """The policy for a server elsewhere: it may be restarted, or cut off for a while, and callers can wait for that."""
+    """The policy for a server on another machine. It may restart or be unreachable for a while, and callers can wait
+    for that, so time counts and not the number of attempts."""
 
     def on_retirement(self) -> None:
         super().on_retirement()
         self._first_s: float | None = None
-        """When the first death was since it was ready."""
+        """When the server first died or was not reached, since it was last ready."""
 
     def on_death(self, link: EngineLink, now_s: float, *, blamed: bool) -> None:
         if link.ready_s is not None:
@@ -100,5 +106,5 @@ class Reconnects(RestartPolicy):
 
 
 def _backoff_s(first_s: float, longest_s: float, doublings: float) -> float:
-    """After a thousand attempts the power alone would be more than a float holds."""
+    """The delay after this many doublings. They are capped, because a float cannot hold 2 to the power of 1024."""
     return float(min(longest_s, first_s * 2.0 ** min(doublings, 32)))

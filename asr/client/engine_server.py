@@ -1,6 +1,6 @@
-"""One engine server of those behind the recognizer, over all its lives: begun, begun again when it dies, renewed.
+"""Starts one engine, restarts it when it dies, and moves the bytes of each of its lives.
 
-A server is a process of this machine (`asr.client.local_pool`) or one elsewhere, to which this worker is connected
+A server is a process of this machine (`asr.client.local_pool`), or an engine server to which this worker is connected
 (`asr.client.server_pool`). `asr.client.engines.Engines` decides when servers are wanted.
 """
 
@@ -25,20 +25,21 @@ from asr.utterance import EngineStatus
 from config.process.tasks import again_and_again, end_tasks
 
 DRAIN_S = 10.0
-"""How long a process that is to be replaced may take for the utterances that it has, while others take the new ones."""
+"""How long a process that will be replaced may finish its utterances, while other processes get the new ones."""
 RECEIVE_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
-"""The most that the transport holds; further audio waits in the utterances themselves."""
+"""The most that the transport buffers. Further audio stays in its utterances, so that messages of other utterances can
+go in between."""
 
 log = structlog.get_logger("asr")
 
 
 class EngineUser(Protocol):
-    """What an engine server works for: a worker's own utterances, or the workers that are connected to this one."""
+    """The client of an engine server: a worker's own utterances, or the workers that are connected to this one."""
 
     @property
     def legs(self) -> int:
-        """How many have their place at this server."""
+        """How many legs are placed at this server."""
 
     @property
     def open_utterances(self) -> int: ...
@@ -51,26 +52,27 @@ class EngineUser(Protocol):
         """The next message to the engine; it counts as sent. None until `wake` is called."""
 
     def on_ready(self) -> None:
-        """The engine takes utterances from now on."""
+        """The engine accepts utterances from now on."""
 
     def on_message(self, message: messages.FromEngine) -> None:
-        """The engine has sent a message that is not about its own life."""
+        """The engine has sent a message that does not concern its own life."""
 
-    def end_taking(self, *, replaced: bool) -> None:
-        """The engine takes no further utterances. `replaced`: its successor takes them already."""
+    def stop_accepting(self, *, replaced: bool) -> None:
+        """The engine accepts no further utterances. `replaced`: its successor already accepts them."""
 
     def on_death(self, reason: str, *, failed: bool) -> None:
-        """The engine has died over what it was working on. `failed`: the next one is not expected to live."""
+        """The engine has died; what it was working on may be the cause. `failed`: the next one is expected to die too,
+        so that nobody needs to wait for it."""
 
     def on_end(self) -> None:
-        """The engine has ended because it was asked to."""
+        """The engine has ended on request."""
 
 
 class EngineOwner(ABC):
-    """Whose the servers are, which says when they are wanted: `asr.client.engines.Engines`."""
+    """The owner of the servers, which decides when they are wanted: `asr.client.engines.Engines`."""
 
     relays = False
-    """Whether the servers work for workers that are relayed for."""
+    """Whether the servers serve connected workers, whose frames this process relays."""
 
     counters: RecognizerCounters
 
@@ -81,12 +83,12 @@ class EngineOwner(ABC):
 
     @abstractmethod
     def add_user(self, server: EngineServer, *, shared: bool) -> EngineUser:
-        """For one more server, of which `wake` is called when there may be something to send, or nothing any more.
-        `shared`: other workers use it as well."""
+        """Create the user of one more server. The user calls the server's `wake` when there may be something to send,
+        and when its last utterance is over. `shared`: other workers use the server as well."""
 
     @abstractmethod
     def remove_user(self, user: EngineUser) -> None:
-        """Its server is gone for good."""
+        """The server of this user has been removed for good."""
 
     @abstractmethod
     def on_ready(self, ready: messages.EngineReady) -> None:
@@ -94,58 +96,59 @@ class EngineOwner(ABC):
 
     @abstractmethod
     def on_state(self, reason: str, last_end: str) -> None:
-        """A server has entered another state for this reason. `last_end`: why its last life ended."""
+        """A server has entered another state for this reason. `last_end`: why the server's last life ended."""
 
 
 class EngineServer(ABC):
-    """See the module.
+    """One engine over all its lives. A life begins with the start of a process, or with an attempt to connect.
 
     Args:
-        name: in the log, in metrics and in `/readyz`.
-        restarts: when it is begun again, and when it counts as failed.
-        shared: other workers use it as well.
+        name: the server's name in the log, in metrics and in `/readyz`.
+        restarts: decides when the server is restarted, and when it counts as failed.
+        shared: other workers use the server as well.
     """
 
     kind = ""
-    """A noun for it in logs, warnings and `/readyz`."""
+    """A noun for the server in logs, warnings and `/readyz`."""
 
     def __init__(self, name: str, engines: EngineOwner, restarts: RestartPolicy, *, shared: bool = False) -> None:
         self.name = name
         self.state = EngineStatus.IDLE
         self.reason = ""
-        """Why it is in this state."""
+        """Why the server is in this state."""
         self.last_end = ""
-        """Why its last life ended, if nobody had asked it to."""
+        """Why the last life ended that nobody had asked to end."""
         self.runtime: Runtime | None = None
-        """Where its latest ready engine computes."""
+        """The device and libraries of the latest engine that was ready."""
         self.planned_device = ""
         self.engine = ""
-        """Its latest ready engine."""
+        """The name of the latest engine that was ready."""
         self.welcome: messages.Welcome | None = None
-        """The greeting of a server elsewhere: its engine, model and languages."""
+        """The latest greeting of an engine server: its engine, model and languages. None for a process of this
+        machine."""
         self.pid: int | None = None
-        """The process id, while there is a process of this machine."""
+        """The process id while a process of this machine is running."""
         self.link: EngineLink | None = None
         """The link of the newest life, which may have ended."""
         self.running: asyncio.Task[None] | None = None
-        """What goes on over its lives."""
+        """The task that begins one life after the other."""
         self.user = engines.add_user(self, shared=shared)
         self._engines, self._restarts = engines, restarts
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
-        """Set when there may be something to send, or the link is to end."""
+        """Set when there may be something to send, or when the link must end."""
         self._settled = asyncio.Event()
-        """Set when its life is ready, or will not be, or none is wanted."""
+        """Set while the server is ready, has failed, or is not wanted; cleared while it starts."""
         self._emptied = asyncio.Event()
-        """Set when it has no utterance left."""
+        """Set when the server has no utterance left."""
 
     @property
     def device(self) -> str:
-        """Where it computes; until it is ready, where it is to."""
+        """The device on which the engine runs; until it is ready, the configured one."""
         return self.runtime.device if self.runtime is not None else self.planned_device
 
     def wake(self) -> None:
-        """There may be something to send, or nothing any more."""
+        """There may be something to send, or the last utterance is over."""
         if not self.user.open_utterances:
             self._emptied.set()
         self._changed.set()
@@ -155,25 +158,25 @@ class EngineServer(ABC):
         return self._wanted.is_set()
 
     def want(self) -> None:
-        """Begin, and go on until `rest`."""
+        """Start the engine and keep it running until `rest`."""
         if not self._wanted.is_set():
             self._settled.clear()
         self._wanted.set()
 
     def rest(self) -> None:
-        """Let its life end, and begin no other."""
+        """End the present life, and begin no other."""
         self._wanted.clear()
         self._retire()
 
     async def ready(self) -> bool:
-        """Wait until it is ready, or will not be: False."""
+        """Wait until the engine is ready. Returns False if it has failed."""
         await self._settled.wait()
         return self.state is not EngineStatus.FAILED
 
     async def drain(self, *, replaced: bool = False) -> None:
-        """Take no further utterance, and answer those that it has, as long as that takes no more than `DRAIN_S`.
-        `replaced`: its successor takes them already."""
-        self.user.end_taking(replaced=replaced)
+        """Accept no further utterance, and answer the present ones within `DRAIN_S`. `replaced`: the successor already
+        accepts utterances."""
+        self.user.stop_accepting(replaced=replaced)
         if self.user.open_utterances:
             self._emptied.clear()
             with contextlib.suppress(TimeoutError):
@@ -181,14 +184,15 @@ class EngineServer(ABC):
                     await self._emptied.wait()
 
     async def renew(self) -> bool:
-        """Replace the process by one that is configured anew, while others take the new utterances. -> `ready`."""
+        """Replace the process by one with the new configuration, while other processes accept the new utterances.
+        Returns whether the new one is ready."""
         await self.drain()
         self._settled.clear()
         self._retire()
         return await self.ready()
 
     def _retire(self) -> None:
-        """Let its life end. The utterances that it has go to others, or to the next one."""
+        """End the present life. Its open utterances move to other servers, or to the next life."""
         if self.link is not None:
             self.link.retired = True
         self._changed.set()
@@ -196,7 +200,8 @@ class EngineServer(ABC):
     # -- its lives --------------------------------------------------------------------------------------------------
 
     def start(self, idle_reason: str) -> None:
-        """Live when it is wanted, until `running` is cancelled. `idle_reason`: why it does not meanwhile."""
+        """Run an engine whenever one is wanted, until `running` is cancelled. `idle_reason`: the reason shown while
+        none is wanted."""
         run = again_and_again(partial(self._run, idle_reason), f"{self.kind} {self.name}")
         self.running = asyncio.create_task(run, name=f"asr-server-{self.name}")
 
@@ -210,7 +215,7 @@ class EngineServer(ABC):
                 self._enter(EngineStatus.WARMING_UP, link.beginning)
             try:
                 reason = await self._live(link)
-            except Exception as error:  # nobody would begin it again, and its utterances would wait for ever
+            except Exception as error:  # without this, no engine would be started again, and utterances would wait
                 log.exception("an engine's life has ended by a fault of ours", server=self.name)
                 reason = f"a fault of this worker ({described(error)})"
             self._engines.counters.hangs += link.hung is not None
@@ -223,11 +228,11 @@ class EngineServer(ABC):
 
     @abstractmethod
     def _new_link(self) -> EngineLink:
-        """The link of the next life."""
+        """Create the link of the next life."""
 
     @abstractmethod
     async def _live(self, link: EngineLink) -> str:
-        """Begin the engine's next life, and `exchange` until it ends. -> the reason of its end."""
+        """Begin the engine's next life, `exchange` until it ends, and return the reason of its end."""
 
     def _on_death(self, link: EngineLink, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -277,8 +282,13 @@ class EngineServer(ABC):
         self, link: EngineLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, end_s: float,
         end: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Send and receive until there are no more answers. `end` cuts off what has not ended `end_s` after it was
-        asked to."""
+        """Send and receive until the other side has closed its end. `end` kills a life that has not ended by itself
+        within `end_s` of being asked to.
+
+        Only the end of the received bytes ends a life. A process that has died may have written answers that are still
+        in the socket's buffer, and they count: a final that was written is not requested again, and the last `Working`
+        decides which utterances are blamed.
+        """
         link.begin(asyncio.get_running_loop().time())
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         sender = asyncio.create_task(self._send(link, writer, end_s, end), name="asr-sender")
@@ -291,7 +301,8 @@ class EngineServer(ABC):
     async def _send(
         self, link: EngineLink, writer: asyncio.StreamWriter, end_s: float, end: Callable[[], None]
     ) -> None:
-        """Send until it is retired or nothing can be sent any more; then make sure that it ends."""
+        """Send until the link is retired or sending fails. Then close the sending side, and kill a life that does not
+        end by itself."""
         try:
             while not link.retired:
                 self._changed.clear()
@@ -300,26 +311,27 @@ class EngineServer(ABC):
                     await writer.drain()
                 await self._changed.wait()
         except OSError:
-            pass  # it has died with unread requests
+            pass  # the process has died with unread requests; `_receive` still reads its answers to the end
         except Exception as error:
             log.error("could not send to the engine", exc_info=error)
-        # One whose requests are closed ends by itself, unless it hangs.
+        # The order matters: closing the requests lets the process end by itself, with all answers written. Only one
+        # that hangs is killed, after `end_s`.
         writer.close()
         await asyncio.sleep(end_s)
         end()
 
     def _data_to_send(self, link: EngineLink) -> bytes:
-        while link.takes_messages and (message := self.user.next_message()) is not None:
+        while link.accepts_messages and (message := self.user.next_message()) is not None:
             link.send(message)
         return link.data_to_send()
 
     async def _receive(self, link: EngineLink, reader: asyncio.StreamReader) -> None:
-        """Until the other side closes the link, or is of no use."""
+        """Receive until the other side closes the link, or the link is of no use any more."""
         loop = asyncio.get_running_loop()
         while not link.over:
             try:
                 data = await reader.read(RECEIVE_BYTES)
-            except OSError:  # it has died with unread requests
+            except OSError:  # the process has died with unread requests
                 return
             if not data:
                 return
@@ -329,7 +341,7 @@ class EngineServer(ABC):
             self._changed.set()
 
     async def _watch(self, link: EngineLink, end: Callable[[], None]) -> None:
-        """End it when it hangs."""
+        """Check for signs of life, and kill a process that hangs."""
         loop = asyncio.get_running_loop()
         while not link.hung:
             await asyncio.sleep(link.deadline - loop.time())

@@ -1,8 +1,8 @@
-"""The engines behind a recognizer or an engine server: begun when they are wanted, replaced when they die, renewed.
+"""The engines behind a recognizer or an engine server: it starts them when calls need them, and reports their state.
 
-Loads no engine and knows no utterance. Everything here runs on one asyncio loop; nothing blocks, and only `start` and
-`stop` wait. `engine_server.EngineServer` is one engine over all its lives; `local_pool` has the inference processes of
-this machine, `server_pool` the connections to `asr.servers`.
+It loads no engine and knows no utterance. Everything here runs on one asyncio loop; nothing blocks, and only `start`
+and `stop` wait. `engine_server.EngineServer` is one engine over all its lives; `local_pool` has the inference processes
+of this machine, `server_pool` the connections to `asr.servers`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Engines(EngineOwner):
-    """The engines, and when they are wanted.
+    """The engines, and the timer that ends them when nobody has needed them for `asr.idle_s`.
 
     Args:
-        on_state: takes the engine's new state and a line with the reason.
+        on_state: receives the engine's new state and a line with the reason.
     """
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
@@ -60,12 +60,12 @@ class Engines(EngineOwner):
 
     @property
     def engine(self) -> str:
-        """Its name; empty while it is not known, for it is elsewhere."""
+        """The engine's name; empty until the first engine server has sent it."""
         return self._pool.engine
 
     @property
     def shared(self) -> bool:
-        """The engine is in engine servers elsewhere."""
+        """Whether the engine runs in engine servers and not in processes of this worker."""
         return bool(self._settings.asr.servers)
 
     @property
@@ -75,7 +75,7 @@ class Engines(EngineOwner):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes of the languages that can be requested; none while they are not known."""
+        """ISO 639 codes of the languages that can be requested; none until the first engine server has sent them."""
         return self._pool.languages
 
     @property
@@ -85,11 +85,11 @@ class Engines(EngineOwner):
 
     @property
     def servers(self) -> Sequence[EngineServer]:
-        """The inference processes of this machine, or the engine servers elsewhere, whether they run or not."""
+        """The inference processes of this machine or the engine servers, whether they run or not."""
         return self._pool.servers
 
     def keep_alive(self, busy: bool) -> None:
-        """True: calls or jobs are open, so start the processes now and keep them. False: they are over."""
+        """Keep the engines running while `busy`. Once it is False, they end after `asr.idle_s`, unless preloaded."""
         self._busy = busy or self.preloads
         if self._busy:
             self._want()
@@ -119,12 +119,12 @@ class Engines(EngineOwner):
 
     @property
     def runtime(self) -> Runtime | None:
-        """Where the first process computes that has been ready."""
+        """The device and libraries of the first process that has been ready; None while there is none."""
         return next((server.runtime for server in self.servers if server.runtime is not None), None)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the inference processes that there are."""
+        """The process ids of the inference processes that are running."""
         return tuple(server.pid for server in self._pool.all if server.pid is not None)
 
     @property
@@ -144,11 +144,11 @@ class Engines(EngineOwner):
     # -- changed settings -------------------------------------------------------------------------------------------
 
     def check(self, settings: Settings) -> None:
-        """Raises ConfigError where the engine could not start with these settings, or they could not be taken over."""
+        """Raises ConfigError if the engine could not start with these settings, or if their certificate is unusable."""
         self._pool.check(settings)
 
     def use(self, settings: Settings) -> None:
-        """Take over settings that `check` has passed."""
+        """Apply settings that `check` has accepted."""
         self._settings = settings
         self._pool.use(settings)
 
@@ -183,7 +183,7 @@ class Engines(EngineOwner):
         self._pool.on_ready(ready)
 
     def on_state(self, reason: str, last_end: str) -> None:
-        """One that is ready is enough; all must have failed."""
+        """Derive the engine's state from all servers: one that is ready is enough, and FAILED needs all of them."""
         states = {each.state for each in self.servers}
         order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
         state = next((each for each in order if each in states), EngineStatus.FAILED)
@@ -194,4 +194,4 @@ class Engines(EngineOwner):
             self.on_failed(last_end)
 
     def on_failed(self, reason: str) -> None:  # noqa: B027
-        """No engine is to be had, though it is still tried."""
+        """Every server has failed. They are still retried."""

@@ -1,7 +1,7 @@
-"""The worker's end of a link to an engine: greeting, sending, watching, and what is known of the engine's life.
+"""The worker's end of a link to an engine: the greeting, the framing, and the watchdog that detects a hanging engine.
 
-No I/O and no clock: `asr.client.engine_server` moves the bytes, begins one link after the other, and knows what the
-messages mean.
+No I/O and no clock: `asr.client.engine_server` moves the bytes and begins one link after the other. The meaning of the
+messages for utterances is in `asr.client.outstanding`.
 """
 
 from __future__ import annotations
@@ -19,79 +19,83 @@ from config.process.framing import FrameError, Frames
 from config.settings import Asr
 
 SEND_BYTES = 64 * 1024
-"""About so much is sent at a time."""
+"""Once this many bytes are encoded, they are written before the next message is chosen."""
 CHECKS = 4
-"""Checks within the time that an engine has for an answer. They are counted, not the seconds: an engine gets its full
-time after the machine was suspended."""
+"""The number of watchdog checks within the time that an engine has for a sign of life.
+
+The watchdog adds one period for each check without a sign of life, and does not subtract times. After the machine was
+suspended, or the event loop stood still, the clock has moved on by much more than one period, while the engine had no
+chance to answer. A single late check then counts once, and the engine still gets the rest of its time.
+"""
 
 log = structlog.get_logger("asr")
 
 
 class EngineLink:
-    """A link to an inference process of this machine, for one life of it.
+    """A link to an inference process of this machine, for one life of the process.
 
-    `data_to_send` is to be asked after each call, and `check` to be called at `deadline`.
+    The caller sends what `data_to_send` returns after each call, and calls `check` at `deadline`.
 
     Args:
         first: the first message.
-        hang_s: how long the engine may give no sign of life while somebody needs it.
-        start_s: how long it may take to get ready.
+        hang_s: how long a ready engine may be silent while somebody needs it.
+        start_s: how long the engine may take to become ready.
     """
 
     what = "the inference process"
-    """It, in the reasons of its end."""
+    """The subject of the sentences that give the reason of an end."""
     beginning = "starting the inference process"
-    """What is done until it is ready."""
+    """The reason shown while the engine is warming up."""
 
     def __init__(self, first: ToEngine, *, hang_s: float, start_s: float) -> None:
         self.answered = False
         """The engine has answered a request."""
         self.ready_s: float | None = None
-        """When it reported that it was ready."""
+        """When the engine reported that it was ready; None before."""
         self.retired = False
-        """It has been asked to end, or has said that it will: nothing more is sent, and its end is no crash."""
+        """The engine was asked to end, or has announced its end. Nothing more is sent, and the end is no crash."""
         self.unusable: str | None = None
-        """Why no attempt can give an engine."""
-        self.turned_away: str | None = None
-        """Why it does not serve this worker now, although it may soon: it is being upgraded."""
+        """Why a retry cannot succeed; None while it can."""
+        self.rejected: str | None = None
+        """Why the server does not serve this worker now. A later attempt may succeed, as during an upgrade."""
         self.hung: str | None = None
-        """Why it was given up: it gave no sign of life."""
+        """Why the watchdog has given the engine up; None while it shows signs of life."""
         self.raised: str | None = None
-        """The error that its engine raised."""
+        """The error that the engine raised before it died."""
         self.deadline = inf
-        """When to call `check`, in seconds of the clock that every `now` is of."""
+        """When the caller must call `check`, by the clock of every `now`."""
         self._hang_s, self._start_s, self._period_s = hang_s, start_s, min(hang_s, start_s) / CHECKS
         self._signs = self._seen = 0
-        """Messages that have come, and those that had come at the last check."""
+        """The number of messages received, now and as of the last check. Each message is a sign of life."""
         self._waits, self._silent_s = True, 0.0
-        """A sign of life was to be expected since the last check, and there has been none for so long."""
+        """Whether the engine has owed a sign of life since the last check, and the sum of the silent periods."""
         self._frames = Frames()
         self._events: list[FromEngine] = []
         self._outgoing = bytearray(framing.encode(first))
         self._broken = False
-        """The other end has sent what is no message."""
+        """The other end has sent bytes that are no message."""
 
     @property
     def had_engine(self) -> bool:
-        """An engine ends with it: a server that was not reached has none, as far as this worker knows."""
+        """Whether an engine is lost with this link. An engine server that was never ready had none for this worker."""
         return True
 
     @property
     def over(self) -> bool:
-        """The link is of no use any more: it is to be closed at once."""
-        return bool(self.unusable or self.turned_away or self.hung) or self._broken
+        """Whether the link is of no use any more, so that the caller closes it at once."""
+        return bool(self.unusable or self.rejected or self.hung) or self._broken
 
     @property
-    def takes_messages(self) -> bool:
-        """Whether the next message is to be sent now."""
+    def accepts_messages(self) -> bool:
+        """Whether the caller may `send` the next message now."""
         return self.ready_s is not None and not (self.retired or self.over) and len(self._outgoing) < SEND_BYTES
 
     def begin(self, now: float) -> None:
-        """The bytes can be moved from now on."""
+        """The connection is open: the time for the first sign of life begins."""
         self.deadline = now + self._period_s
 
     def receive_data(self, data: bytes, now: float) -> None:
-        """Bytes have come at `now`."""
+        """Decode bytes that were received at `now`."""
         try:
             for body in self._frames.feed(data):
                 self._signs += 1
@@ -102,7 +106,7 @@ class EngineLink:
             self._broken = True
 
     def events_received(self) -> list[FromEngine]:
-        """What has come and has not been dealt with here, in its order."""
+        """Return the messages received since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -110,13 +114,17 @@ class EngineLink:
         self._outgoing += framing.encode(message)
 
     def data_to_send(self) -> bytes:
-        """What is to be sent next; it counts as sent."""
+        """Return the bytes to send next; they count as sent."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return b"" if self.retired else data
 
     def check(self, now: float, *, needed: bool) -> None:
-        """It is `deadline`, or later: see whether the engine still lives. `needed`: somebody waits for it."""
+        """Check for signs of life, at `deadline` or later. `needed`: somebody waits for the engine.
+
+        A ready engine that nobody needs is not expected to send anything, so it owes a sign of life only from the check
+        after it was needed, when it has been sent a `Ping`. See `CHECKS` for why periods are counted.
+        """
         self.deadline = now + self._period_s
         ready = self.ready_s is not None
         self._silent_s = self._silent_s + self._period_s if self._waits and self._signs == self._seen else 0.0
@@ -132,7 +140,7 @@ class EngineLink:
         return self.ready_s is not None
 
     def end(self, how: str) -> str:
-        """The link is closed. `how`: how the process ended. -> the reason of the end."""
+        """Return the reason why the link has ended. `how`: how the process ended."""
         return self.unusable or self.hung or f"the inference process died ({self.raised or how})"
 
     def _receive(self, message: FromEngine, now: float) -> None:
@@ -153,15 +161,15 @@ class EngineLink:
 class RemoteLink(EngineLink):
     """A link to an engine server: one connection, which begins with a greeting.
 
-    Behind TLS it has shown a certificate already. Otherwise nothing that matters is sent before it has proved that it
-    knows the token (`asr.greeting`). A server says something from the beginning, and whether it is needed or not: a
-    connection that leads nowhere any more takes no utterances.
+    With TLS, the server has already shown a certificate. Without it, the worker sends nothing confidential before the
+    server has proved that it knows the token (`asr.greeting`). The watchdog runs from the beginning, and also while
+    nobody needs the engine: a dead connection must be noticed before an utterance is placed on it.
 
     Args:
-        asr: which engine is asked for, and how long the server may give no sign of life.
-        worker: our name, for the server's log.
+        asr: the settings that name the engine and model to expect, and how long the server may be silent.
+        worker: this worker's name, for the server's log.
         engine: see `messages.WorkerHello`.
-        token: what both sides know where there is no TLS; empty with TLS.
+        token: the secret that both sides know where there is no TLS; empty with TLS.
     """
 
     what = "the engine server"
@@ -172,14 +180,15 @@ class RemoteLink(EngineLink):
         self._hello = messages.WorkerHello(self._version, worker, greeting.nonce() if token else b"", engine)
         super().__init__(self._hello, hang_s=asr.server_timeout_s, start_s=asr.server_timeout_s)
         self.ends: tuple[Sequence[Any], Sequence[Any]] = (), ()
-        """Both ends of the connection, ours first, as `getsockname` has them. Set before anything is received."""
+        """Both ends of the connection, this worker's first, in the form of `getsockname`. The caller sets them before
+        it passes received data."""
         self._asr, self._token = asr, token
         self._known = not token
-        """The other end has shown that it is an engine server."""
+        """The other end has proved that it is an engine server."""
         self._greeting: greeting.Greeting | None = None
         """The greeting, once the server has sent its nonce."""
         self._received = bytearray()
-        """What has come before the server is known, and makes no whole message."""
+        """The beginning of a message from a server that has not proved itself yet."""
         self._draining = False
 
     @property
@@ -187,13 +196,14 @@ class RemoteLink(EngineLink):
         return self.ready_s is not None
 
     def receive_data(self, data: bytes, now: float) -> None:
-        # Of a stranger one message is read at a time, and none that is longer than a greeting.
+        # Before the server has proved itself, its messages are read one at a time, and none may be longer than a
+        # greeting: a stranger must not make this worker buffer or decode more.
         while not (self._known or self.over):
             self._received += data
             data = b""
             length = int.from_bytes(self._received[:4], "big")
             if len(self._received) >= 4 and not 0 < length <= greeting.MAX_BYTES:
-                self._turn_away(f"the server does not answer the greeting (a frame of {length} bytes)")
+                self._reject(f"the server does not answer the greeting (a frame of {length} bytes)")
             if self.over or len(self._received) < 4 or len(self._received) < 4 + length:
                 return
             body = bytes(self._received[4 : 4 + length])
@@ -202,7 +212,7 @@ class RemoteLink(EngineLink):
             try:
                 self._receive_greeting(messages.decode_from_engine(body), now)
             except FrameError as error:
-                self._turn_away(f"the server does not answer the greeting ({error})")
+                self._reject(f"the server does not answer the greeting ({error})")
         super().receive_data(bytes(self._received) + data, now)
         self._received.clear()
 
@@ -213,7 +223,7 @@ class RemoteLink(EngineLink):
                 self.send(messages.Proof(self._greeting.proof("worker")))
             case messages.Welcome() if self._greeting is not None:
                 if not self._greeting.proves("server", message.proof):
-                    self._turn_away("whoever listens there does not know cluster.token: it is told nothing")
+                    self._reject("whoever listens there does not know cluster.token: it is told nothing")
                     return
                 self._known = True
                 self._receive(message, now)
@@ -222,19 +232,19 @@ class RemoteLink(EngineLink):
             case messages.Welcome() if message.version != self._version:
                 self._receive(message, now)
             case _:
-                self._turn_away("whoever listens there does not ask for a proof of cluster.token: it is told nothing")
+                self._reject("whoever listens there does not ask for a proof of cluster.token: it is told nothing")
 
     def _receive(self, message: FromEngine, now: float) -> None:
         match message:
             case messages.Welcome() if message.version != self._version:
-                self._turn_away(
+                self._reject(
                     f"it speaks version {message.version} of the protocol between workers and engine servers, "
                     f"and this worker version {self._version}"
                 )
             case messages.Welcome() if why := self._mismatch(message):
                 self.unusable = why
             case messages.Refused(reason=reason) if self.ready_s is None:
-                self._turn_away(f"it refuses this worker: {reason}")
+                self._reject(f"it refuses this worker: {reason}")
             case messages.Refused(reason=reason):
                 self.unusable = f"it refuses this worker: {reason}"
             case _:
@@ -242,7 +252,7 @@ class RemoteLink(EngineLink):
                 super()._receive(message, now)
 
     def _mismatch(self, welcome: messages.Welcome) -> str:
-        """Why the server's engine is of no use; empty if it is the one that is asked for."""
+        """Why the server's engine does not fit the settings; empty if it does."""
         asr = self._asr
         if asr.engine not in ("auto", welcome.engine):
             return f"its engine is {welcome.engine}, and asr.engine asks for {asr.engine}"
@@ -250,8 +260,8 @@ class RemoteLink(EngineLink):
             return f"its model is {welcome.model}, and asr.model asks for {asr.model}"
         return ""
 
-    def _turn_away(self, why: str) -> None:
-        self.turned_away = self.turned_away or why
+    def _reject(self, why: str) -> None:
+        self.rejected = self.rejected or why
 
     def check(self, now: float, *, needed: bool = True) -> None:
         super().check(now, needed=True)
@@ -266,6 +276,7 @@ class RemoteLink(EngineLink):
             return "the server does not answer the greeting (it says nothing)"
         closed = "the server has closed the connection"
         if not (self._signs and self._known):
-            # With TLS 1.3 the server reads our certificate after the handshake, and says nothing if it is no good.
+            # With TLS 1.3 a client's handshake is over before the server has checked the client's certificate (RFC
+            # 8446, section 2). A server that rejects it closes the connection, which looks the same from here.
             closed += " without a word: it trusts neither certificate nor token"
-        return self.unusable or self.turned_away or self.hung or self.raised or closed
+        return self.unusable or self.rejected or self.hung or self.raised or closed

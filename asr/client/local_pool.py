@@ -1,4 +1,4 @@
-"""The inference processes of this machine, `asr.processes` of them, and how new weights and settings come to them."""
+"""Runs the `asr.processes` inference processes of this machine, and replaces them when settings or weights change."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ log = structlog.get_logger("asr")
 
 
 class InferenceProcess(EngineServer):
-    """One inference process, a child of this process, over all its lives."""
+    """One inference process over all its lives; each of them is a child of this process."""
 
     kind = "inference process"
 
     def __init__(self, name: str, engines: EngineOwner, first: messages.Configure) -> None:
-        """`first`: the first message to the next one."""
+        """`first`: the message that configures the next process."""
         super().__init__(name, engines, ProcessRestarts())
         self._passes_links = engines.relays
         self._links: socket.socket | None = None
-        """Over this one, links of workers are passed to it."""
+        """The socket over which the links of workers are passed to the process."""
         self.configure(first)
 
     def configure(self, first: messages.Configure) -> None:
-        """From its next life on."""
+        """Set the message that configures the process from its next life on."""
         self.first, self.planned_device = first, ",".join(first.asr.devices)
 
     def attach(self, attach: messages.Attach, link: socket.socket) -> None:
-        """Pass on the end of a link of a worker. Raises OSError."""
+        """Pass the far end of a worker's link to the process. Raises OSError."""
         assert self._links is not None
         socket.send_fds(self._links, [framing.encode(attach)[4:]], [link.fileno()])
 
@@ -51,11 +51,15 @@ class InferenceProcess(EngineServer):
     async def _live(self, link: EngineLink) -> str:
         try:
             return link.end(child_process.how(await self._serve(link)))
-        except OSError as error:  # no process, memory or file descriptor to be had just now
+        except OSError as error:  # there is no free process, memory or file descriptor at the moment
             return f"the inference process cannot be started ({error.strerror or error})"
 
     async def _serve(self, link: EngineLink) -> int:
-        """Until there are no more answers; its exit status. Raises OSError."""
+        """Run a process until it has closed its answers, and return its exit status. Raises OSError.
+
+        The answers are read to the end before the stack is left, which waits for the process. A process that has died
+        may have written answers that are still in the socket, so its death alone does not end the reading.
+        """
         try:
             async with contextlib.AsyncExitStack() as stack:
                 theirs = []
@@ -81,17 +85,17 @@ class InferenceProcess(EngineServer):
 
 
 class LocalPool:
-    """The engines of `asr.client.engines.Engines`, which documents what is not documented here."""
+    """The inference processes behind `asr.client.engines.Engines`, which documents the methods not documented here."""
 
     missing = ""
-    """Why some servers are not known: they all are."""
+    """Why the addresses of some servers are not known. Always empty here: processes of this machine have none."""
 
     def __init__(self, settings: Settings, engines: EngineOwner) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._asr, self._engines = settings.asr, engines
         selection = select(settings.asr)
         self.engine, self.reason = selection.engine, selection.reason
-        """Its name, and why this engine serves, in a line."""
+        """The engine's name, and why it was selected, in a line."""
         plugin = find(self.engine)
         self.languages = plugin.languages
         self._timing = select_words(settings.asr, self.engine)
@@ -102,7 +106,7 @@ class LocalPool:
         count = len(first)
         places = [InferenceProcess(str(each % count), engines, first[each % count]) for each in range(max(2, count))]
         self.servers, self._spares = places[:count], places[count:]
-        """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
+        """With a single process, `_spares` holds a second one, which starts at a renewal before the first is ended."""
         self._renewal: asyncio.Task[None] | None = None
 
     @property
@@ -111,7 +115,11 @@ class LocalPool:
 
     @property
     def preloads(self) -> bool:
-        """A GPU takes up to a minute to be ready, and an engine server is replaced only by one that is."""
+        """Whether the engine starts with the worker.
+
+        With "auto" it does on a GPU, where the start takes up to a minute. It also does in an engine server, whose
+        predecessor ends only once this one is ready.
+        """
         preload = self._asr.preload
         if preload != "auto":
             return preload
@@ -126,11 +134,12 @@ class LocalPool:
 
     @property
     def all(self) -> list[InferenceProcess]:
-        """Those that serve or are to, and others that may have a process."""
+        """All servers, including the spare one, which may have a process during a renewal."""
         return [*self.servers, *self._spares]
 
     def start(self, idle_reason: str) -> None:
-        """Begin; servers are started by `want`. `idle_reason`: why they are idle while nobody does."""
+        """Log the engine and begin; `want` starts the processes. `idle_reason`: the reason shown while none is
+        wanted."""
         known = ", ".join(sorted(self.languages))
         log.info("engine", engine=self.engine, languages=known, reason=self.reason)
         if self.words:
@@ -144,7 +153,7 @@ class LocalPool:
         await end_tasks(self._renewal, *(server.running for server in self.all))
 
     def want(self) -> None:
-        """Have the servers ready, and keep them, until `rest`."""
+        """Start the servers and keep them running until `rest`."""
         for server in self.servers:
             server.want()
 
@@ -157,16 +166,16 @@ class LocalPool:
             self.words = ready.words
 
     def check(self, settings: Settings) -> None:
-        """Only a model that these settings change to is asked for: that the files of the present one are gone keeps
-        nobody from changing something else."""
+        """Raises ConfigError if a model is named that differs from the present one and cannot be loaded. The files of
+        the present model are not checked: if they are gone, other settings can still be changed."""
         new, old = settings.asr, self._asr
         changed = (new.model, new.partials_model) != (old.model, old.partials_model)
         if changed and (lacking := missing(self.engine, new)) is not None:
             raise lacking
 
     def use(self, settings: Settings) -> None:
-        """If what an engine is built from is something else than before, the processes are replaced one by one while
-        the others have their calls. A single one goes on until the one that replaces it is ready."""
+        """Apply the settings, and replace the processes if anything that an engine is built from has changed. They are
+        replaced one by one, while the others serve the calls. A single process goes on until its successor is ready."""
         self._asr = settings.asr
         before, self._built_from = self._built_from, builds_from(self.engine, settings)
         first = configurations(self.engine, settings)
@@ -179,7 +188,7 @@ class LocalPool:
         if before is not None:
             await asyncio.wait([before])
         if not any(server.wanted for server in self.servers):
-            return  # the next ones are configured anew
+            return  # no process is running, and the next ones start with the new configuration
         log.info("renewing the inference processes", processes=len(self.servers))
         failed = await self._replace_the_only_one() if self._spares else await self._replace_one_by_one()
         if failed is not None:
@@ -188,14 +197,14 @@ class LocalPool:
             log.info("inference processes renewed")
 
     async def _replace_one_by_one(self) -> EngineServer | None:
-        """-> the first that does not start."""
+        """Returns the first server whose new process does not start; None if all do."""
         for server in self.servers:
             if not await server.renew():
                 return server
         return None
 
     async def _replace_the_only_one(self) -> EngineServer | None:
-        """-> what was to replace it, if that does not start."""
+        """Returns the spare server if its process does not start; None if it has replaced the old one."""
         (old,), (new,) = self.servers, self._spares
         new.want()
         if not await new.ready():
@@ -209,7 +218,7 @@ class LocalPool:
 
 
 def configurations(engine: str, settings: Settings) -> list[messages.Configure]:
-    """The first message to each process. How many there are is settled at the worker's start."""
+    """The message that configures each process. Their number is fixed at the worker's start."""
     return [
         messages.Configure(engine, asr, settings.qwen, settings.log.level, settings.log.format)
         for asr in shares(settings.asr, engine)
@@ -217,7 +226,7 @@ def configurations(engine: str, settings: Settings) -> list[messages.Configure]:
 
 
 def builds_from(engine: str, settings: Settings) -> tuple[object, ...]:
-    """What an engine depends on that may change while the worker runs: settings, and the files of its models."""
+    """The settings and the fingerprints of model files that an engine is built from. A change renews the processes."""
     asr = settings.asr
     models = [model for model in (asr.model, asr.partials_model) if model] if engine == "qwen" else []
     files = tuple(map(weights.fingerprint, models))

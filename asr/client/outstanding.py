@@ -1,12 +1,19 @@
-"""What the media process owes its callers and has not got back yet: audio, requests, and who is to blame for a crash.
+"""The open utterances of the media process: their audio, their requests, and which of them are blamed for crashes.
 
-Bookkeeping for `asr.client.recognizer`. Each engine server has a `SendQueue`, and each utterance is placed in one of
-them, or waits for a server to be ready; when one dies, its utterances are placed again. `take_deliveries` returns
-the answers for callers.
+This is the bookkeeping of `asr.client.recognizer`. Each engine server has a `SendQueue`. Each utterance is placed in
+one of them, or waits until a server is ready; when a server dies, its utterances are placed again. `take_deliveries`
+returns the answers for callers.
 
-Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
-There, no further utterance is sent while a process holds `max_bytes` of earlier ones; workers that share an engine
-server have a share each (`ServerLoad.max_bytes`).
+Memory is bounded on both sides. In the media process, audio beyond `max_bytes` goes to disk, the newest first because
+it is sent last. In the inference process, no further utterance is opened while `max_bytes` of audio are held there;
+workers that share an engine server have a share each (`ServerLoad.max_bytes`).
+
+Blame: each inference process reports what it works on (`Working`) before it begins. If it dies, one of these utterances
+may be the cause, and sending it again would kill the next process too, and the next. A death shows the culprit only if
+the utterance had the step for itself, so one that was in a fatal step is sent as a suspect from then on, and the engine
+processes suspects alone. If it is alone at the second death, it is given up (`CRASHES_ALLOWED`). One that was always in
+company is given up later (`SHARED_CRASHES_ALLOWED`), because any of the others may have been the cause. An answer
+clears the suspicion: the engine can process the utterance.
 """
 
 from __future__ import annotations
@@ -25,10 +32,11 @@ from asr.messages import Align, FinalRequest, FromEngine, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
-"""How often processes may die over an utterance, without an answer to it in between, before it is given up if it was
-alone in the last step. Kills that have nothing to do with it rarely hit it twice so."""
+"""How many processes may die over an utterance, with no answer to it in between. At the next death it is given up if it
+was alone in the step: a kill from outside, as by the OOM killer, rarely hits the same utterance twice in this way."""
 SHARED_CRASHES_ALLOWED = 3
-"""How often processes may die over an utterance that was not alone: another one in the step may be to blame."""
+"""How many processes may die over an utterance that was not alone in the step. At the next such death it is given up
+all the same."""
 
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """A caller's callback, and its argument."""
@@ -37,12 +45,13 @@ log = structlog.get_logger("asr")
 
 
 class OutstandingWork:
-    """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
+    """The open utterances and their answers. Beyond `max_bytes` of audio it refuses partials and alignments, but never
+    finals."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
         self.queues: list[EngineQueue] = []
-        """One for each engine server."""
+        """The send queue of each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
         self.backlog_bytes = 0
         """The audio of open utterances, in memory and on disk."""
@@ -64,14 +73,14 @@ class OutstandingWork:
         return queue
 
     def remove_queue(self, queue: EngineQueue) -> None:
-        """The server is gone for good. What it had goes to others."""
+        """The server has been removed for good. Its utterances move to others."""
         self.queues.remove(queue)
         self._placement.forget(queue)
         self.forget_process(queue)
 
     @property
     def spilled_bytes(self) -> int:
-        """The part of it that is on disk."""
+        """The part of `backlog_bytes` that is on disk."""
         return self._spill.used_bytes
 
     # -- from the caller --------------------------------------------------------------------------------------------
@@ -91,7 +100,7 @@ class OutstandingWork:
         self._give_up(pending, reason)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        """The next bytes in the utterance's format. They are kept until the utterance is over."""
+        """Append the next bytes, in the utterance's format. They are kept for a replay until the utterance is over."""
         pending = self._open[utterance_id]
         if pending.failed is None:
             pending.audio.append(audio)
@@ -114,27 +123,36 @@ class OutstandingWork:
             self._request(pending, PartialRequest(utterance_id, revision, len(pending.audio)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
-        """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
-        without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`. `wanted_in_ms`:
-        before that nobody waits for the answer, and under load partials of others go first. An utterance that has been
-        given up fails at once."""
+        """Request the final text of the audio appended so far. An utterance that has been given up fails at once.
+
+        Args:
+            commit: the utterance ends with the answer. Otherwise it may go on with more audio and a higher revision, or
+                end with `commit` or `cancel`.
+            wanted_in_ms: nobody waits for the answer before this time, so under load partials of others go first.
+        """
         pending = self._open[utterance_id]
         self._request(pending, FinalRequest(utterance_id, revision, len(pending.audio), commit, wanted_in_ms))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
 
     def withdraw(self, utterance_id: str) -> None:
-        """The utterance goes on: a final requested without `commit` need not be answered, and may yet be."""
+        """The utterance goes on: the answer to a final requested without `commit` is not needed, but may still
+        arrive."""
         pending = self._open[utterance_id]
         if isinstance(pending.request, FinalRequest) and not pending.request.commit and pending.failed is None:
             pending.withdrawn = True
             self._mark(pending)
 
     def align(self, utterance_id: str, text: str, language: str, on_alignment: OnAlignment) -> None:
-        """The final of an utterance with `words` is taken, and their times are wanted: exactly one `Alignment`, with
-        words or without, unless it is cancelled first. `text`: of the final; `language`: one of the engine's. The
-        utterance is over with the answer, which comes at once when the final had the times with it, or when there will
-        be none."""
+        """Accept the final of an utterance with `words`, and request the timestamps of its words.
+
+        The caller gets exactly one `Alignment`, with words or without, unless it cancels the utterance first. The
+        answer ends the utterance. It comes at once if the final brought the timestamps along, or if there will be none.
+
+        Args:
+            text: the text of the final.
+            language: the code of one of the engine's languages.
+        """
         pending = self._open[utterance_id]
         assert pending.utterance.words, f"{utterance_id} was opened without words"
         pending.on_alignment = on_alignment
@@ -150,13 +168,13 @@ class OutstandingWork:
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
     def close(self, utterance_id: str) -> None:
-        """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
+        """Forget an utterance that was committed or cancelled. It does nothing if the utterance has ended."""
         if (pending := self._open.get(utterance_id)) is not None:
             self._end(pending, notify=True)
 
     def release(self, stream: str) -> None:
-        """The leg is over, and there will be no more utterances of it: the next leg may have its place. Utterances that
-        are open go on."""
+        """The leg is over and begins no more utterances, so its place is free for another leg. Its open utterances go
+        on."""
         self._placement.release(stream)
 
     def drop_spilled(self) -> None:
@@ -166,33 +184,33 @@ class OutstandingWork:
     # -- to the caller ----------------------------------------------------------------------------------------------
 
     def on_deliveries(self) -> None:
-        """Called when there is a first answer to take."""
+        """Called when the first answer since `take_deliveries` is due."""
 
     def take_deliveries(self) -> list[Delivery]:
-        """Answers that are due, oldest first. Any method may have added some."""
+        """Return the answers that are due, oldest first. Any method may have added some."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
     # -- from the inference processes -------------------------------------------------------------------------------
 
     def on_queue_ready(self, queue: SendQueue) -> None:
-        """The process takes utterances from now on."""
+        """The process accepts utterances from now on."""
         queue.available = True
         for pending in self._open.values():
             if pending.queue is None and pending.failed is None:
                 self._place(pending)
 
     def on_hypothesis(self, queue: SendQueue, hypothesis: Hypothesis) -> None:
-        """Deliver the hypothesis if it is still wanted, from this process."""
+        """Deliver the hypothesis if its utterance is still placed at this process and waits for this revision."""
         pending = self._open.get(hypothesis.utterance_id)
         if pending is None or pending.queue is not queue or not pending.waits_for(hypothesis):
             self.counters.stale += 1
             return
-        pending.unanswered_crashes = 0  # the engine can live with it
+        pending.unanswered_crashes = 0  # the engine has survived it: no longer a suspect
         self._answer(pending, hypothesis)
 
     def on_alignment(self, queue: SendQueue, alignment: Alignment) -> None:
-        """Deliver the alignment if it is still wanted, from this process."""
+        """Deliver the alignment if its utterance is still placed at this process and waits for this revision."""
         pending = self._open.get(alignment.utterance_id)
         if pending is not None and pending.queue is queue:
             match pending.request:
@@ -202,12 +220,12 @@ class OutstandingWork:
         self.counters.stale += 1
 
     def on_queue_death(self, queue: SendQueue, reason: str) -> None:
-        """The process has died. Everything that it had is sent to others, or to the next one, except for utterances
-        that processes have died over too often: they fail."""
+        """The process has died. Its utterances are sent again, to other processes or to its successor. Those over which
+        too many processes have died fail instead."""
         self.counters.crashes += 1
         self.counters.replayed += len(queue.utterances)
-        # Each of a step may be the one that the engine cannot stand. A second death shows which: until one has been
-        # answered it is sent as a suspect, and a suspect has its steps for itself.
+        # Any utterance of the step may be the culprit. They are all sent again as suspects (`unanswered_crashes` > 0),
+        # each alone in its steps, so that a second death shows which one it was. See the module's docstring.
         alone = len(queue.working) == 1 and not queue.shared_step
         for name in queue.working:
             if (pending := queue.utterances.get(name)) is None:
@@ -221,13 +239,13 @@ class OutstandingWork:
         self.forget_process(queue)
 
     def forget_process(self, queue: SendQueue) -> None:
-        """The process is gone, by a crash or by request."""
+        """The process is gone, by a crash or on request: place its utterances again."""
         for pending in queue.clear():
             self._place(pending)
 
     def fail_waiting(self, reason: str) -> None:
-        """There is no engine: finals that wait for one get an error, and alignments no words. Their utterances stay
-        given up."""
+        """There is no engine: finals that wait for one get an error, and alignments get no words. These utterances stay
+        given up, even if an engine starts later."""
         for pending in list(self._open.values()):
             if isinstance(pending.request, FinalRequest | Align):
                 self._give_up(pending, reason)
@@ -248,7 +266,7 @@ class OutstandingWork:
             pending.queue.mark(pending.utterance.id)
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
-        """Move its audio to disk while too much is in memory."""
+        """Move audio of this utterance to disk while all utterances together have too much in memory."""
         while self.backlog_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
             try:
                 pending.audio.move()
@@ -259,14 +277,14 @@ class OutstandingWork:
                 self.lose(next(batch, pending), str(error))
 
     def _end(self, pending: PendingUtterance, *, notify: bool) -> None:
-        """It is over. `notify`: as for `SendQueue.drop`."""
+        """The utterance is over. `notify`: as for `SendQueue.drop`."""
         del self._open[pending.utterance.id]
         self._drop(pending, notify=notify)
         if not pending.utterance.stream:
             self._placement.release(pending.utterance.id)
 
     def _drop(self, pending: PendingUtterance, *, notify: bool = True) -> None:
-        """Drop its audio, sent or not."""
+        """Drop the utterance's audio, sent or not."""
         self.backlog_bytes -= len(pending.audio)
         if pending.queue is not None:
             pending.queue.drop(pending, notify=notify)
@@ -287,11 +305,11 @@ class OutstandingWork:
         if pending.request is not None and pending.request.revision == hypothesis.revision:
             pending.request = None
         if over:
-            self._end(pending, notify=False)  # the process closes it too, on the same message
+            self._end(pending, notify=False)  # the process closes it by itself with a committed final
         self._deliver(pending.on_hypothesis, hypothesis)
 
     def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, notify: bool = True) -> None:
-        """`notify`: the process has not closed it by itself, on the same message."""
+        """End the utterance and deliver its alignment. `notify`: the process does not know yet that it is over."""
         assert pending.on_alignment is not None
         self.counters.alignments += bool(alignment.words)
         self.counters.words += len(alignment.words)
@@ -305,12 +323,12 @@ class OutstandingWork:
             self.on_deliveries()
 
     def lose(self, pending: PendingUtterance, reason: str) -> None:
-        """The disk has no room for its audio, or cannot read it back."""
+        """Give the utterance up, because the disk has no room for its audio or cannot read it back."""
         self.counters.spill_failures += 1
         self._give_up(pending, reason)
 
     def _give_up(self, pending: PendingUtterance, reason: str) -> None:
-        """Send nothing more of it. Its final or alignment, now or when requested, carries the reason."""
+        """Send nothing more of the utterance. Its final or alignment carries the reason, now or when requested."""
         name = pending.utterance.id
         if pending.failed is None:
             pending.failed = reason
@@ -326,13 +344,13 @@ class OutstandingWork:
 
 
 class EngineQueue(SendQueue):
-    """The utterances that are placed at one engine server, and what its messages mean for the outstanding work.
+    """The utterances that are placed at one engine server. It applies the server's messages to the outstanding work.
 
-    A user of `asr.client.engine_server.EngineServer`, whose `EngineUser` documents the methods.
+    It is the user of an `asr.client.engine_server.EngineServer`; `EngineUser` documents the methods.
     """
 
     def __init__(self, work: OutstandingWork, name: str, *, max_bytes: int, shared: bool) -> None:
-        """`name`: the server's, for the log."""
+        """`name`: the server's name, for the log."""
         super().__init__(max_bytes=max_bytes, shared=shared)
         self.name, self.counters = name, work.counters
         self._work = work
@@ -370,7 +388,7 @@ class EngineQueue(SendQueue):
     def lose(self, pending: PendingUtterance, reason: str) -> None:
         self._work.lose(pending, reason)
 
-    def end_taking(self, *, replaced: bool) -> None:
+    def stop_accepting(self, *, replaced: bool) -> None:
         self.available = False
 
     def on_death(self, reason: str, *, failed: bool = False) -> None:

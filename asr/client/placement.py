@@ -1,12 +1,12 @@
-"""Which of several engine servers an utterance goes to. No I/O.
+"""Decides which of several engine servers an utterance goes to. No I/O.
 
-A leg stays with its server, and a silent one comes back to it when it has been replaced. It moves, between two
-utterances, when its server takes none, or when another has clearly fewer legs or lets requests wait for less long.
-Files go where the fewest are, one utterance at a time.
+A leg stays with its server. It moves between two utterances if its server accepts none, or if another server has
+clearly fewer legs or much shorter delays. A leg that is silent while its server is replaced comes back to it. Each
+utterance of a file goes to the server with the fewest files.
 
-Of a server that has more legs than the mean, only that share moves, so a new server fills within some utterances of
-each leg. Were all to move that begin to speak, those would be the ones that speak just now: the new server would have
-its share of the legs and twice its share of the work.
+When a server has too many legs, only its surplus over the mean moves, so a new server fills over several utterances of
+each leg. If every leg that begins to speak moved, the new server would fill with the legs that speak at that moment. It
+would then have its share of the legs, but twice its share of the work.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from asr.client.send_queue import SendQueue
 from asr.utterance import Utterance
 
 EVEN = 4
-"""Legs move if a server has two more than another, and a quarter more: several workers who all see the same difference
-must not all move theirs back and forth."""
+"""Legs move only if a server has at least two more than another, and a quarter (1/`EVEN`) more. Several workers see the
+same difference at the same time; without this margin they would all move their legs back and forth."""
 
 
 class Placement:
+    """The server at which each leg is placed."""
+
     def __init__(self, queues: Sequence[SendQueue]) -> None:
-        """`queues` may change later."""
+        """`queues`: the send queues of all servers; the owner may change the list later."""
         self._queues = queues
         self._homes: dict[str, SendQueue] = {}
         self._owed = 0.0
-        """Legs that should have moved and have not: whole ones move."""
+        """The number of legs that should have moved but have not. It grows by fractions; a leg moves when it reaches
+        1."""
 
     def choose(self, utterance: Utterance) -> SendQueue | None:
-        """The queue for an utterance; None while no server is ready for it."""
+        """Return the queue for an utterance; None while no server accepts it."""
         available = [queue for queue in self._queues if queue.available and queue.speaks(utterance.language)]
         if not available:
             return None
@@ -48,16 +51,16 @@ class Placement:
         return best
 
     def release(self, leg: str) -> None:
-        """The leg is over. Does nothing if it is not known."""
+        """The leg is over. It does nothing if the leg has no place."""
         if (home := self._homes.pop(leg, None)) is not None:
             home.leave(leg)
 
     def forget(self, queue: SendQueue) -> None:
-        """There is no such server any more: its legs have no place."""
+        """The server has been removed: its legs have no place any more."""
         self._homes = {leg: home for leg, home in self._homes.items() if home is not queue}
 
     def _moves(self, home: SendQueue, best: SendQueue, available: Sequence[SendQueue]) -> bool:
-        """Whether a leg that begins to speak leaves its server for the best one."""
+        """Whether a leg that begins to speak moves from its server to the best one."""
         if best.slow + 1 < home.slow:
             return True
         if home.all_legs - best.all_legs < max(2, home.all_legs / EVEN):

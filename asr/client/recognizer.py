@@ -1,8 +1,8 @@
-"""The media process's side of recognition: utterances in, hypotheses out, whatever happens to the engines.
+"""The media process's interface to recognition: utterances in, hypotheses out, whatever happens to the engines.
 
-`outstanding.OutstandingWork` holds the answers that callers wait for and the messages to send, without I/O;
-`engines.Engines` has the engines, of this machine or elsewhere. `Recognizer` is both: it says when engines are wanted,
-and delivers answers.
+`outstanding.OutstandingWork` holds the open utterances and the messages to send, without I/O. `engines.Engines` runs
+the engines of this machine, or connects to engine servers. `Recognizer` joins them: it keeps engines running while
+utterances are open, and delivers answers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = structlog.get_logger("asr")
 class Recognizer(OutstandingWork, Engines):
     """Recognition for the media process.
 
-    Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or
-    asked something newer first. That holds when an inference process dies: what it had is sent to another one, or to
-    the next. An utterance that two die over ends in a final with `error`. Callbacks run on the loop, never inside a
-    call to this object.
+    Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or a
+    newer request replaces it first. This also holds when an inference process dies: its utterances are sent to another
+    process, or to its successor. An utterance over which two processes die ends in a final with `error`. Callbacks run
+    on the loop, never inside a call to this object.
 
     Args:
-        on_state: takes the engine's new state and a line with the reason.
+        on_state: receives the engine's new state and a line with the reason.
     """
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
@@ -58,8 +58,8 @@ class Recognizer(OutstandingWork, Engines):
     # -- utterances -------------------------------------------------------------------------------------------------
 
     def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
-        """Begin an utterance; its id must not be open. In a language that the engine does not know it will have a final
-        with `error`, and the engine is not asked."""
+        """Begin an utterance; its id must not be open. If the engine does not support its language, the utterance is
+        not sent, and its final carries an error."""
         super().open(replace(utterance.sayable(), language=languages.base(utterance.language)), on_hypothesis)
         if why := self.unknown(utterance.language):
             self.refuse(utterance.id, why)
@@ -67,7 +67,7 @@ class Recognizer(OutstandingWork, Engines):
             self._want()
 
     def unknown(self, language: str) -> str:
-        """Why the engine cannot recognise this language; empty if it can."""
+        """Return why the engine cannot recognise this language; empty if it can."""
         return unknown_language(language, self.engine, self.languages)
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
@@ -79,12 +79,12 @@ class Recognizer(OutstandingWork, Engines):
         self._after_request()
 
     def _after_request(self) -> None:
-        """A final or an alignment has been requested."""
+        """Answer a final or an alignment with an error if no engine starts. Otherwise it would wait until one does."""
         if self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self.on_failed, "the engine does not start")
 
     def commit(self, utterance_id: str) -> None:
-        """The speculative final is accepted: forget the utterance. Does nothing if it has ended."""
+        """Accept the speculative final and forget the utterance. It does nothing if the utterance has ended."""
         self.cancel(utterance_id)
 
     def cancel(self, utterance_id: str) -> None:
@@ -118,7 +118,7 @@ class Recognizer(OutstandingWork, Engines):
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def on_deliveries(self) -> None:
-        """Callers are called from the loop, and never inside a call of one of them."""
+        """Schedule the callbacks on the loop: none may run inside a caller's own call to this object."""
         asyncio.get_running_loop().call_soon(self._deliver_all)
 
     def _deliver_all(self) -> None:
@@ -129,6 +129,6 @@ class Recognizer(OutstandingWork, Engines):
             try:
                 callback(answer)
             except Exception:
-                # One caller's mistake must not end recognition for the others.
+                # An exception in one caller's callback must not end recognition for the others.
                 log.exception("an answer was not taken", utterance_id=answer.utterance_id)
         self._rest()

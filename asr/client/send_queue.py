@@ -1,7 +1,7 @@
-"""What one engine server is still to be sent, and what it has been sent. No I/O.
+"""The utterances placed at one engine server, how much of each has been sent, and which message goes next. No I/O.
 
-The audio of its utterances is the only queue: `next_message` cuts the next message from it, and a replay after a crash
-is no special case, because a process that has just started has been sent nothing.
+No message is queued: `next_message` cuts the next one from the audio of the utterances. A replay after a crash is
+therefore no special case, because the counters simply say that the new process has been sent nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asr.messages import MAX_AUDIO_BYTES, Align, FinalRequest, PartialRequest, T
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 
 SLOW_MS = 150
-"""A delay of this many milliseconds at a server makes others better, and twice as many again."""
+"""From this delay on, a server counts as slow for new utterances; each doubling makes it one step slower."""
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]
 
@@ -28,46 +28,51 @@ class PendingUtterance:
     utterance: Utterance
     on_hypothesis: OnHypothesis
     audio: UtteranceAudio
-    """All of it, for a replay, until the utterance is over."""
+    """All audio of the utterance, kept for a replay until the utterance is over."""
     queue: SendQueue | None = None
-    """Where it is placed; None: it waits until a server is ready, or has failed."""
+    """The queue of its server; None while it waits for a server to be ready, and after it has failed."""
     newest: int = -1
     """The highest revision that was requested."""
     delivered: int = -1
+    """The highest revision that was delivered."""
     request: PartialRequest | FinalRequest | Align | None = None
     """The newest request, until it is answered."""
     words: tuple[TimedWord, ...] = ()
-    """The words of its newest final, from an engine that gives their times."""
+    """The words of its newest final, if the engine itself timestamps words."""
     on_alignment: OnAlignment | None = None
     """Set with an `Align`, which is the last request."""
     opened: bool = False
-    """`opened`, `sent` and `asked`: what has been sent to this life of the inference process."""
+    """Whether the present process has been sent `Open`; `sent` and `asked` refer to the same process."""
     sent: int = 0
+    """The number of bytes of audio that have been sent."""
     asked: bool = False
+    """Whether `request` has been sent."""
     withdrawn: bool = False
-    """The request has been withdrawn, and the process has not been sent that."""
+    """Whether `request` has been withdrawn and the process has not been sent that yet."""
     begun_bytes: int = 0
-    """How much of the audio is counted as being at the process."""
+    """The bytes of this utterance in the queue's count of audio at the process."""
     unanswered_crashes: int = 0
-    """How many processes have died over it since its last answer."""
+    """How many processes have died over it since its latest answer."""
     shared_crashes: int = 0
+    """How many processes have died over it while it was not alone in the step; an answer does not reset this."""
     failed: str | None = None
+    """Why the utterance was given up; None while it was not."""
     died: bool = False
-    """It failed because the process died over it."""
+    """Whether it failed because processes died over it."""
     refused: bool = False
-    """It failed because the engine does not know its language: see `Hypothesis.refused`."""
+    """Whether it failed because the engine does not support its language: see `Hypothesis.refused`."""
 
     def revise(self, revision: int) -> None:
         assert revision > self.newest, f"{self.utterance.id}: revision {revision} after {self.newest}"
         self.newest = revision
 
     def ask(self, request: PartialRequest | FinalRequest | Align) -> None:
-        """Replace the previous request."""
+        """Set the newest request, in place of the previous one."""
         self.revise(request.revision)
         self.request, self.asked, self.withdrawn = request, False, False
 
     def next_message(self) -> ToEngine | None:
-        """The next message to send; it counts as sent. Raises SpillError."""
+        """Return the next message to send; it counts as sent. Raises SpillError."""
         if not self.opened:
             self.opened = True
             return messages.Open(self.utterance, suspect=self.unanswered_crashes > 0)
@@ -75,9 +80,10 @@ class PendingUtterance:
             self.withdrawn = False
             if self.asked:
                 return messages.Withdraw(self.utterance.id)
-            self.asked = True  # so this life of the process never gets the request
+            self.asked = True  # the present process never gets the request
         request = None if self.asked else self.request
-        # Audio that was appended after a request is sent after it, in a replay too.
+        # Audio that was appended after a request is sent after it, in a replay too. Otherwise the engine would answer
+        # the request from more audio than the first process had, and the text could differ.
         end = len(self.audio) if request is None else request.end
         if self.sent < end:
             start = self.sent
@@ -89,7 +95,7 @@ class PendingUtterance:
         return request
 
     def forget_process(self) -> None:
-        """The process is gone, and the next one has been sent nothing."""
+        """The process is gone, and its successor has been sent nothing."""
         self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
 
     def waits_for(self, hypothesis: Hypothesis) -> bool:
@@ -97,7 +103,7 @@ class PendingUtterance:
         if hypothesis.final:
             request = self.request
             return isinstance(request, FinalRequest) and request.revision == hypothesis.revision
-        # A partial is still wanted after a newer request.
+        # A partial is still useful after a newer request, unless a newer answer has been delivered.
         return hypothesis.revision > self.delivered
 
     def ends_with(self, hypothesis: Hypothesis) -> bool:
@@ -109,44 +115,45 @@ class PendingUtterance:
 
 
 class SendQueue:
-    """No further utterance is sent while the process holds `max_bytes` of earlier ones.
+    """The utterances placed at one engine server, and the order in which their messages are sent.
 
     Args:
-        shared: it is of an engine server that other workers use as well, and is told when a leg leaves it.
+        max_bytes: no further utterance is opened while the process holds this much audio of earlier ones.
+        shared: other workers use the engine server as well, so it is sent a `Release` when a leg leaves it.
     """
 
     def __init__(self, *, max_bytes: int, shared: bool = False) -> None:
         self.available = False
-        """Its process is ready, and takes further utterances."""
+        """Whether the process is ready and accepts further utterances."""
         self.wake: Callable[[], None] = lambda: None
         """Called when there may be something to send."""
         self.working: tuple[str, ...] = ()
-        """Utterances that the process is working on: they are blamed if it dies."""
+        """The utterances that the process is working on: they are blamed if it dies."""
         self.shared_step = False
-        """It was working on utterances of other workers as well."""
+        """Whether the process was working on utterances of other workers as well when it died."""
         self.languages: Collection[str] = ()
-        """ISO 639 codes that the server can be asked for; empty: every server knows the same."""
+        """ISO 639 codes of the languages that the server supports; empty if all servers support the same ones."""
         self.load = messages.ServerLoad()
-        """The load of an engine server that other workers use as well, as it has last told it."""
+        """The load that the engine server last reported; all zeros where no other worker uses it."""
         self.utterances: dict[str, PendingUtterance] = {}
-        """The utterances that were placed here, by their ids."""
+        """The utterances that are placed here, by their ids."""
         self.legs = 0
-        """Legs that have their place here; see `asr.client.placement`."""
+        """The number of this worker's legs that are placed here; see `asr.client.placement`."""
         self.files = 0
-        """How many of the utterances are of files."""
+        """The number of utterances of files among `utterances`."""
         self._max_bytes, self._shared = max_bytes, shared
         self._begun_bytes = 0
-        """Audio of the utterances that the process has been sent."""
+        """The bytes of audio of the opened utterances, sent or about to be."""
         self._unsent: OrderedDict[str, None] = OrderedDict()
-        """Utterances with something to send."""
+        """The utterances with something to send, by turns."""
         self._held: OrderedDict[str, None] = OrderedDict()
-        """Utterances that wait for room in the process."""
+        """The utterances that are not opened yet because the process has no room for their audio."""
         self._ends: deque[ToEngine] = deque()
-        """Utterances that the process still has to close, and legs that have left the server; they are sent first."""
+        """`CloseUtterance` and `Release` messages, which are sent before everything else because they free room."""
 
     @property
     def all_legs(self) -> int:
-        """Legs of all workers that have their place at the server."""
+        """The number of legs of all workers that are placed at the server."""
         return self.legs + self.load.legs
 
     @property
@@ -155,15 +162,15 @@ class SendQueue:
 
     @property
     def slow(self) -> int:
-        """0 while its answers are prompt; one more with each doubling of the delay."""
+        """How slow the server is: 0 below `SLOW_MS` of delay, 1 from there on, and one more with each doubling."""
         return (self.load.delay_ms // SLOW_MS).bit_length()
 
     def speaks(self, language: str) -> bool:
-        """Whether it can be asked for an utterance in this language; empty: the engine is to find out."""
+        """Whether the server supports this language. An empty one asks the engine to detect it, which each can try."""
         return not language or not self.languages or language in self.languages
 
     def join(self, leg: str) -> None:
-        """The leg has its place here from now on."""
+        """The leg is placed here from now on."""
         self.legs += 1
 
     def leave(self, leg: str) -> None:
@@ -185,13 +192,14 @@ class SendQueue:
         self.wake()
 
     def count(self, pending: PendingUtterance) -> None:
-        """All audio of an utterance that has been opened is at the process, or about to be."""
+        """Count the audio of an opened utterance: all of it is at the process, or about to be sent."""
         if pending.opened:
             self._begun_bytes += len(pending.audio) - pending.begun_bytes
             pending.begun_bytes = len(pending.audio)
 
     def drop(self, pending: PendingUtterance, *, notify: bool) -> None:
-        """Send nothing more of the utterance. `notify`: the process closes it when it is told to, not by itself."""
+        """Send nothing more of the utterance. `notify`: the process needs a `CloseUtterance`, since it does not close
+        the utterance by itself."""
         name = pending.utterance.id
         if self.utterances.pop(name, None) is None:
             return
@@ -203,10 +211,10 @@ class SendQueue:
         if notify and pending.opened:
             self._ends.append(messages.CloseUtterance(name))
         pending.opened = False
-        self.wake()  # it has made room for the next
+        self.wake()  # there may now be room to open another one
 
     def clear(self) -> list[PendingUtterance]:
-        """The process is gone. -> its utterances, oldest first; nothing of them counts as sent."""
+        """The process is gone. Returns its utterances, oldest first; none of their audio counts as sent any more."""
         placed = list(self.utterances.values())
         self.utterances.clear()
         self._unsent.clear()
@@ -220,7 +228,7 @@ class SendQueue:
         return placed
 
     def next_message(self) -> ToEngine | None:
-        """The next message to write; it counts as sent."""
+        """Return the next message to write; it counts as sent. None if there is nothing to send now."""
         if self._ends:
             return self._ends.popleft()
         if self._held and self._has_room:

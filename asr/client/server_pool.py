@@ -1,5 +1,7 @@
-"""The engine servers that `asr.servers` names: each name is resolved again and again, to as many servers as it has
-addresses."""
+"""Connects to the engine servers that `asr.servers` names.
+
+Each name is resolved periodically, and each of its addresses is one server.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ from config.process.tasks import end_tasks, lasting
 from config.settings import Settings
 
 RESOLVE_S = 10.0
-"""How often names are resolved again while the servers are wanted."""
+"""The interval at which names are resolved again while the servers are wanted."""
 RETRY_S = 1.0
-"""The same, while a name has no address."""
+"""The same interval while a name cannot be resolved."""
 CLOSE_S = 1.0
 """How long a connection may take to close when it is not needed any more."""
 
@@ -36,15 +38,15 @@ log = structlog.get_logger("asr")
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where an engine server listens."""
+    """The address of an engine server, and one of its inference processes."""
 
     host: str
-    """An IP address, to which it has been resolved."""
+    """The IP address to which `name` was resolved."""
     port: int
     name: str
-    """As it stands in the configuration, and in the server's certificate: a name, or an IP address."""
+    """The host name or IP address, as in the configuration and in the server's certificate."""
     engine: int = 0
-    """Which of its inference processes; see `messages.Welcome.engines`."""
+    """The number of the inference process; see `messages.Welcome.engines`."""
 
     def __str__(self) -> str:
         return f"{bracketed(self.host)}:{self.port}" + (f"/{self.engine}" if self.engine else "")
@@ -53,7 +55,7 @@ class ServerAddress:
 class RemoteServer(EngineServer):
     """A connection to an inference process of an engine server, over all its lives.
 
-    TLS with a certificate on both sides (RFC 8446), or a token on loopback.
+    The connection uses TLS with a certificate on both sides (RFC 8446), or a token on loopback.
     """
 
     kind = "engine server"
@@ -77,7 +79,7 @@ class RemoteServer(EngineServer):
             return f"no connection within {timeout_s:g} s"
         except ssl.SSLCertVerificationError as error:
             return f"the server's certificate is not trusted: {error.verify_message}"
-        except ConfigError as error:  # a certificate that is just being renewed may be half written
+        except ConfigError as error:  # a certificate file may be half written while it is being renewed
             return f"no connection ({error})"
         except (OSError, ValueError) as error:
             return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
@@ -96,7 +98,7 @@ class RemoteServer(EngineServer):
         address, cluster = self.address, self._pool.settings.cluster
         if not cluster.tls_cert:
             return await asyncio.open_connection(address.host, address.port)
-        # A context of its own for each connection, so that a renewed certificate is used.
+        # Each connection gets a new context, so that it uses a renewed certificate.
         return await asyncio.open_connection(
             address.host,
             address.port,
@@ -112,24 +114,25 @@ class RemoteServer(EngineServer):
 
 
 class ServerPool:
-    """The engines of `asr.client.engines.Engines`, where they are elsewhere: see also `local_pool.LocalPool`."""
+    """The connections to engine servers behind `asr.client.engines.Engines`, which documents the methods; so does
+    `local_pool.LocalPool`."""
 
     def __init__(self, settings: Settings, engines: EngineOwner) -> None:
         self.settings, self._engines = settings, engines
         self._servers: dict[ServerAddress, RemoteServer] = {}
         self._wanted, self._changed = asyncio.Event(), asyncio.Event()
-        """`_changed`: the settings name other servers."""
+        """`_wanted` is set while engines are wanted, `_changed` when `asr.servers` has changed."""
         self._resolving: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        """Tasks of servers that are let go of."""
+        """The tasks of servers that are being removed."""
         self._idle_reason = ""
         self.words: tuple[str, ...] = ()
         self.missing = "their names have not been resolved yet"
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        """In the logs of servers."""
+        """This worker's name in the logs of engine servers."""
         self.token = settings.cluster.token.reveal()
         if self.token:
-            key_of(self.token)  # now, and not while calls go on
+            key_of(self.token)  # slow and cached: deriving it later would block the event loop during calls
 
     @property
     def _welcomes(self) -> list[messages.Welcome]:
@@ -137,7 +140,7 @@ class ServerPool:
 
     @property
     def engine(self) -> str:
-        """The name of the engine; where servers differ, the first one's."""
+        """The name of the engine; if the servers differ, the name of the first one's."""
         named = self.settings.asr.engine
         return named if named != "auto" else next((each.engine for each in self._welcomes), "")
 
@@ -147,12 +150,13 @@ class ServerPool:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes that any of the servers knows."""
+        """ISO 639 codes of the languages that at least one of the servers supports."""
         return tuple(dict.fromkeys(code for each in self._welcomes for code in each.languages))
 
     @property
     def preloads(self) -> bool:
-        """A connection costs nothing, and only who is connected knows whether calls can be taken."""
+        """Whether the worker connects at its start. By default it does: a connection is cheap, and without one the
+        worker does not know whether it can serve calls."""
         return self.settings.asr.preload is not False
 
     @property
@@ -175,7 +179,7 @@ class ServerPool:
         self._idle_reason = idle_reason
         log.info("engine servers", reason=self.reason)
         if certificate := self.settings.cluster.tls_cert:
-            with contextlib.suppress(OSError, ValueError):  # which each connection has as its reason
+            with contextlib.suppress(OSError, ValueError):  # each connection reports these as its reason
                 if not has_role(certificate):
                     log.warning(NO_ROLE)
         self._resolving = lasting(self._resolve_again_and_again, "asr-servers")
@@ -197,7 +201,7 @@ class ServerPool:
         self.words = tuple(dict.fromkeys((*self.words, *ready.words)))
 
     def on_welcome(self, address: ServerAddress, welcome: messages.Welcome) -> None:
-        """Each of the server's inference processes has a connection of its own."""
+        """Add or remove connections, so that each inference process of the server has one."""
         first = replace(address, engine=0)
         for engine in range(welcome.engines):
             self._add(replace(first, engine=engine))
@@ -209,8 +213,8 @@ class ServerPool:
             client_context(settings.cluster)
 
     def use(self, settings: Settings) -> None:
-        """Connect to servers that are new in `asr.servers`, and let go of those that are gone from it once they have
-        answered what they have."""
+        """Connect to servers that are new in `asr.servers`. Remove those that are no longer in it, once they have
+        answered their open utterances."""
         before, self.settings = self.settings.asr.servers, settings
         if settings.asr.servers == before:
             return
@@ -260,7 +264,8 @@ class ServerPool:
             server.want()
 
     def _forget(self, gone: list[ServerAddress]) -> None:
-        """A name server may show some of a name's addresses only, so one that is gone is kept while it answers."""
+        """Remove servers whose addresses are gone from DNS, except for those that are ready: a name server may return
+        only some of a name's addresses."""
         for address in gone:
             if self._servers[address].state is not EngineStatus.READY:
                 self._remove(self._servers[address])

@@ -1,8 +1,8 @@
-"""Keeps audio that waits for the engine and does not fit into memory, in blocks of a file without a name.
+"""Stores audio that waits for the engine and does not fit into memory, in blocks of a file without a name.
 
-The file is created when it is first needed, and deleted when it is empty or the process ends: no other process can open
-it, and a kill leaves nothing behind. Reads and writes go to the page cache, on the caller's thread, and happen only
-beyond `asr.max_backlog_mb`, when callers wait for minutes already.
+The file is created when it is first needed, and deleted when it is empty or the process ends. No other process can open
+it, and a kill leaves nothing behind. Reads and writes block the caller's thread; they go to the page cache, and happen
+only beyond `asr.max_backlog_mb`, when callers already wait for minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Spill:
         return (self._made - len(self._free)) * self.block_bytes
 
     def put(self, block: bytes) -> int:
-        """Write exactly one block, and return its number. Raises SpillError."""
+        """Write exactly one block and return its number. Raises SpillError."""
         assert len(block) == self.block_bytes
         if not self._free and self._made >= self._limit:
             raise SpillError("more audio waits for the engine than asr.max_spill_mb allows")
@@ -57,7 +57,7 @@ class Spill:
         return number
 
     def get(self, number: int) -> bytes:
-        """Raises SpillError."""
+        """Read a block back. Raises SpillError."""
         assert self._file is not None
         try:
             block = os.pread(self._file.fileno(), self.block_bytes, number * self.block_bytes)
@@ -82,7 +82,7 @@ class Spill:
 
 
 class UtteranceAudio:
-    """The audio of one utterance: its beginning may be on disk, and the rest is in memory."""
+    """The audio of one utterance. Its beginning may be on disk; the rest is in memory."""
 
     __slots__ = ("_blocks", "_memory", "_spill")
 
@@ -99,20 +99,20 @@ class UtteranceAudio:
 
     @property
     def movable(self) -> bool:
-        """Whether a whole block is in memory."""
+        """Whether at least one whole block is in memory."""
         return len(self._memory) >= self._spill.block_bytes
 
     def append(self, audio: bytes) -> None:
         self._memory += audio
 
     def move(self) -> None:
-        """Move a block to the disk. Raises SpillError."""
+        """Move the oldest block in memory to the disk. Raises SpillError."""
         size = self._spill.block_bytes
         self._blocks.append(self._spill.put(bytes(self._memory[:size])))
         del self._memory[:size]
 
     def read(self, start: int, end: int) -> bytes:
-        """From `start` up to `end`, or to where a block ends. Raises SpillError."""
+        """Read from `start` up to `end`, or only to the end of the block on disk. Raises SpillError."""
         size = self._spill.block_bytes
         moved = len(self._blocks) * size
         if start >= moved:
@@ -121,7 +121,7 @@ class UtteranceAudio:
         return self._spill.get(self._blocks[number])[at : at + end - start]
 
     def drop(self) -> None:
-        """Free all of it."""
+        """Free all audio, in memory and on disk."""
         self._memory.clear()
         self._spill.free(self._blocks)
         self._blocks.clear()

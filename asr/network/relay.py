@@ -247,7 +247,7 @@ class EngineRelay:
             case messages.LinkClosed() if (connection := self.connections.get(message.link)) is not None:
                 self._on_closed(connection, message)
 
-    def end_taking(self, *, replaced: bool) -> None:
+    def stop_accepting(self, *, replaced: bool) -> None:
         self._takes = False
         for connection in list(self.connections.values()):
             connection.send(messages.Draining())

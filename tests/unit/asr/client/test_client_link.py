@@ -55,7 +55,7 @@ class Server:
 def test_a_server_that_knows_the_token_is_sent_what_waits_however_its_bytes_are_cut(data: st.DataObject) -> None:
     link = remote()
     server = Server(link)
-    assert sent(link) == [] and not link.takes_messages
+    assert sent(link) == [] and not link.accepts_messages
     for byte in encode(server.challenge):
         link.receive_data(bytes((byte,)), 0.0)
     (proof,) = sent(link)
@@ -66,7 +66,7 @@ def test_a_server_that_knows_the_token_is_sent_what_waits_however_its_bytes_are_
         link.receive_data(answer[:size], 1.0)
         answer = answer[size:]
     assert [type(each).__name__ for each in link.events_received()] == ["Welcome", "EngineReady", "Heard"]
-    assert link.takes_messages and link.answered and link.ready_s == 1.0 and not link.over
+    assert link.accepts_messages and link.answered and link.ready_s == 1.0 and not link.over
 
 
 def test_a_long_message_right_behind_the_welcome_is_read() -> None:
@@ -98,7 +98,7 @@ def test_whoever_does_not_know_the_token_is_sent_nothing(answers: list[messages.
     link = remote()
     for answer in answers:
         link.receive_data(encode(answer), 0.0)
-        assert not link.takes_messages
+        assert not link.accepts_messages
     assert link.over and link.end().startswith(why)
     assert not link.unusable, "it may be another one soon"
 
@@ -108,7 +108,7 @@ def test_noise_in_place_of_a_greeting_is_a_reason_and_no_error(noise: list[bytes
     link = remote()
     for data in noise:
         link.receive_data(data, 0.0)
-        assert not link.takes_messages
+        assert not link.accepts_messages
     assert link.end() and link.events_received() == []
 
 
@@ -133,9 +133,9 @@ def test_behind_tls_the_first_message_is_the_hello_and_the_rest_follows_when_the
     )
     link.receive_data(encode(welcome(version=messages.PROTOCOL)), 0.0)
     assert not link.over and link.end() == "the server has closed the connection" and not link.had_engine
-    assert not link.takes_messages
+    assert not link.accepts_messages
     link.receive_data(encode(READY), 0.0)
-    assert link.takes_messages and link.had_engine
+    assert link.accepts_messages and link.had_engine
 
 
 def test_a_server_is_of_no_use_by_its_engine_but_only_away_by_its_version() -> None:
@@ -160,15 +160,15 @@ def test_one_that_was_draining_has_ended_as_it_was_asked_to() -> None:
 
 def test_a_child_is_sent_its_configuration_and_takes_messages_until_it_is_retired() -> None:
     link = child()
-    assert sent(link) == [messages.Withdraw("first")] and not link.takes_messages
+    assert sent(link) == [messages.Withdraw("first")] and not link.accepts_messages
     link.receive_data(encode(READY), 0.0)
-    assert link.takes_messages
-    while link.takes_messages:
+    assert link.accepts_messages
+    while link.accepts_messages:
         link.send(messages.Withdraw("x" * 1000))
-    assert SEND_BYTES <= len(link.data_to_send()) < SEND_BYTES + 2000 and link.takes_messages
+    assert SEND_BYTES <= len(link.data_to_send()) < SEND_BYTES + 2000 and link.accepts_messages
     link.send(messages.Withdraw("late"))
     link.retired = True
-    assert sent(link) == [] and not link.takes_messages
+    assert sent(link) == [] and not link.accepts_messages
 
 
 def test_a_child_that_is_needed_is_pinged_and_one_that_says_nothing_is_hung() -> None:
