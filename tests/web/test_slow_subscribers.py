@@ -94,14 +94,14 @@ async def test_little_is_sent_to_a_reader_of_server_sent_events_that_never_reads
 async def test_nothing_is_done_for_a_client_that_never_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its buffers are full: no write, and no turn of its task."""
     taken = 0
-    take = Subscription._next
+    take = Subscription._pop
 
     def counted(subscription: Subscription) -> str | None:
         nonlocal taken
         taken += 1
         return take(subscription)
 
-    monkeypatch.setattr(Subscription, "_next", counted)
+    monkeypatch.setattr(Subscription, "_pop", counted)
     async with running_api(tmp_path) as api:
         api.open_call("c1")
         await api.hub.flush()
@@ -120,14 +120,14 @@ async def test_nothing_is_done_for_a_client_that_never_reads(tmp_path: Path, mon
 
 async def test_a_client_that_keeps_up_wakes_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handed_out: list[str] = []
-    take = Subscription._next
+    take = Subscription._pop
 
     def noted(subscription: Subscription) -> str | None:
         if (frame := take(subscription)) is not None:
             handed_out.append(json.loads(frame)["type"])
         return frame
 
-    monkeypatch.setattr(Subscription, "_next", noted)
+    monkeypatch.setattr(Subscription, "_pop", noted)
     async with running_api(tmp_path) as api:
         api.open_call("c1")
         await api.hub.flush()
