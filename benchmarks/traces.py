@@ -121,7 +121,7 @@ async def main(port: str) -> None:
         p50, p99 = (late[len(late) * part // 100] for part in (50, 99))
         print(f"a timer is late by {p50:.1f} / {p99:.1f} / {late[-1]:.1f} ms (p50 / p99 / max){', traced' * traced}")
     print(f"memory: {loaded - before:.1f} MB for the packages, {_rss_mb() - loaded:.1f} MB after all rounds")
-    print(f"spans: {traces.counters}")
+    print(f"spans: {traces._sender.counters}")
 
 
 def _cpu_s() -> float:
