@@ -1,4 +1,4 @@
-"""The inference process's alignments: the audio of utterances whose words may get times, and the aligner's answers."""
+"""Chooses which alignments are done together, runs the aligner, and answers for those that it cannot align."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = structlog.get_logger("asr")
 
 
 class Alignments:
-    """The aligner, for utterances that `Inference` knows. Without one, no audio is to be kept for it, and every answer
-    is that there is no aligner."""
+    """The aligner, as `Inference` uses it. Without an aligner no audio is kept, and each alignment says that there is
+    none."""
 
     def __init__(self, aligner: Aligner | None, utterances: Mapping[str, ServedUtterance]) -> None:
-        """`utterances`: the open ones by their ids, which may change."""
+        """`utterances`: the open utterances by their ids; the owner changes the mapping."""
         self._aligner, self._utterances = aligner, utterances
 
     @property
@@ -29,11 +29,11 @@ class Alignments:
         return self._aligner.languages if self._aligner is not None else ()
 
     def keeps(self, served: ServedUtterance) -> bool:
-        """Whether the audio of this utterance is wanted."""
+        """Whether the audio of this utterance must be kept for an alignment."""
         return self._aligner is not None and served.utterance.words
 
     def choose(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
-        """As many requests of these lanes as are aligned together, and at least one if any waits."""
+        """Take as many requests of these lanes as fit into one alignment, and at least one if any waits."""
         room_s, empty = self._aligner.together_s if self._aligner is not None else 0.0, True
 
         def fits(request: Request) -> bool:
@@ -50,7 +50,7 @@ class Alignments:
         return scheduler.take(TOGETHER, lanes=lanes, runnable=fits)
 
     def perform(self, requests: Sequence[Request]) -> list[Alignment]:
-        """One alignment for each, with words or with the reason why there are none."""
+        """Return one alignment for each request, with words or with the reason why there are none."""
         inputs = [self._input(request) for request in requests]
         refusals = [self._refusal(each) for each in inputs]
         accepted = [each for each, refusal in zip(inputs, refusals, strict=True) if refusal is None]
@@ -62,14 +62,17 @@ class Alignments:
         ]
 
     def _align(self, inputs: list[AlignRequest]) -> list[tuple[tuple[TimedWord, ...], str | None]]:
-        """Words, or why there are none. Those that fail together are tried one by one: one may be at fault, or all of
-        them too much for the memory."""
+        """Return words for each input, or the reason why there are none.
+
+        Inputs that fail together are retried one by one: one of them may be the cause, or all of them may have needed
+        too much memory.
+        """
         if not inputs:
             return []
         assert self._aligner is not None
         try:
             return [(words, None) for words in self._aligner.align(inputs)]
-        except Exception as failure:  # the finals have been sent: a call goes on without the times
+        except Exception as failure:  # the finals have been sent, so the call goes on without word timestamps
             if len(inputs) > 1:
                 return [answer for each in inputs for answer in self._align([each])]
             log.exception("words could not be aligned", seconds=inputs[0].seconds, language=inputs[0].language)

@@ -1,6 +1,6 @@
-"""The inference process without its process: messages in, messages out, one bounded step at a time.
+"""The logic of the inference process: messages in, messages out, one bounded step of the engine at a time.
 
-No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and the tests from a list.
+No I/O, no clock and no threads: `process` feeds it from sockets, the tests from lists.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from asr.scheduling.scheduler import Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
 HEADROOM_S = 0.2
-"""So long before its endpoint may fire a speculative final goes before partials."""
+"""How long before the earliest time of its endpoint a speculative final takes precedence over partials."""
 PARTIAL_ALLOWANCE_S = 0.3
+"""The deadline of a partial, counted from its request. Deadlines order the requests of a lane."""
 FOREVER_S = 1e9
 PASSED_OVER = 8
-"""Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
+"""After this many steps without one, word timestamps and suspects get a step even though partials wait. With many calls
+there is always a partial, and they would starve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A bounded piece of work."""
+    """A bounded piece of work: a step of the engine, or an alignment."""
 
     requests: tuple[Request, ...]
-    """Requests for the engine or for the aligner, not for both. None: there is only something to collect."""
+    """Requests for the engine or for the aligner, not for both. If it is empty, the work is only to collect the step
+    that was begun before."""
 
     @property
     def utterance_ids(self) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A step of the engine, and how its answers are had."""
+    """A step that a pipelined engine has begun, and the function that returns its answers."""
 
     work: Work
     names: frozenset[str]
@@ -61,9 +64,9 @@ class _Begun:
 class Inference:
     """Orders requests, drives the engine, and turns its raw words into hypotheses.
 
-    Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns. With
-    an engine that is pipelined, `perform` begins the step and returns what has come of the one before: the device has
-    the next step when it ends one. The utterances of both are different ones.
+    The owner's loop: `receive` the messages, `choose`, announce the choice, `perform` it, send the messages that it
+    returns. With a pipelined engine, `perform` begins this step and returns the answers of the one before, so that the
+    device always has its next step when one ends. No utterance is in both steps.
     """
 
     def __init__(
@@ -74,8 +77,12 @@ class Inference:
         max_partials: int | None = None,
         max_bytes: float = inf,
     ) -> None:
-        """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256. `max_bytes`: with
-        more audio here, a source that has more than its share of it gets no partials."""
+        """Create the logic around a warm engine.
+
+        Args:
+            max_partials: the most partials that may wait; by default as many as fit into eight steps, and at least 256.
+            max_bytes: while there is more audio than this, a source that has more than its share gets no partials.
+        """
         self._open: dict[str, ServedUtterance] = {}
         self.usage, self._max_bytes = EngineUsage(), max_bytes
         self.engine, self.alignments = engine, Alignments(aligner, self._open)
@@ -83,11 +90,11 @@ class Inference:
         self.oom_backoff = OomBackoff(engine.capabilities.batch)
         self._shed = self._exhausted = 0
         self._passed_over = 0
-        """Steps since one on words, while some wait."""
+        """The number of steps since the latest alignment, or since nothing was waiting."""
         self._now_s = 0.0
         """When the latest piece of work was begun."""
         self._out: list[FromEngine] = []
-        """Answers of the piece of work that is being done."""
+        """The messages that the present `perform` will return."""
         self._begun: _Begun | None = None
         """The step of a pipelined engine that has not been collected."""
 
@@ -96,9 +103,10 @@ class Inference:
         return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
-        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored.
+        """Process a message that arrived at `now`. One about a closed utterance is ignored: its sender had
+        not received the last answer yet.
 
-        Raises ProtocolError for what makes no sense; then nothing has changed.
+        Raises ProtocolError for an invalid message, which changes nothing.
         """
         match message:
             case messages.Open(utterance=utterance):
@@ -125,28 +133,31 @@ class Inference:
                 raise ProtocolError(f"a message of the kind {type(message).__name__} in the middle of a connection")
 
     def close_source(self, source: str) -> None:
-        """The link is gone: close the utterances that came over it, and release what they hold."""
+        """The link is gone: close its utterances, which frees their memory and their sessions at the engine."""
         for name in [name for name, served in self._open.items() if served.utterance.source == source]:
             self._close(name)
 
     def choose(self, now: float = inf) -> Work | None:
-        """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect."""
+        """Choose the next bounded piece of work at `now`; None when there is nothing to do and nothing to collect."""
+        # A suspect's step must neither follow nor precede another one in the pipeline: if the process died while two
+        # steps were under way, nobody could say which of them was the cause.
         if any(self._suspect(name) for name in self.begun):
             return Work(())
         self._passed_over += 1
         overdue = self._passed_over > PASSED_OVER and not self.scheduler.final_due(now)
         taken = next(filter(None, self._in_order(now, overdue=overdue)), [])
         if taken and self._begun is not None and not taken[0].align and self._suspect(taken[0].utterance_id):
-            self.scheduler.put_back(taken[0])  # until it has the engine for itself
+            self.scheduler.put_back(taken[0])  # it is chosen again once the step before has been collected
             return Work(())
         if overdue or not taken or taken[0].align:
             self._passed_over = 0
         return Work(tuple(taken)) if taken or self._begun is not None else None
 
     def _in_order(self, now: float, *, overdue: bool) -> Iterator[list[Request]]:
-        """What could be done next, in its order: each is taken only if there is nothing of those before.
+        """Yield the candidates for the next step in order of precedence; the first that is not empty is chosen.
 
-        Words and suspects that are `overdue` go before all but finals. A suspect shares its step with nobody.
+        This is a generator so that no later candidate is taken from the scheduler in vain. When `overdue`, alignments
+        and suspects of the batch lane go before everything but finals. A suspect is always alone in its step.
         """
         words, take = partial(self.alignments.choose, self.scheduler), self.scheduler.take
         suspect = partial(take, 1, lanes=(Lane.BATCH,), runnable=self._alone)
@@ -160,7 +171,7 @@ class Inference:
         yield suspect()
 
     def _calls(self, now: float) -> list[Request]:
-        """A step for calls, with files in the room that they leave."""
+        """Take a step's requests from the calls, and fill the rest of the step with files."""
         limit, take = self.oom_backoff.limit, partial(self.scheduler.take, now_s=now)
         taken = take(1, lanes=LIVE, runnable=self._runnable)
         if taken and not self._suspect(taken[0].utterance_id):
@@ -171,7 +182,7 @@ class Inference:
 
     @property
     def begun(self) -> frozenset[str]:
-        """Utterances of a step that has not been collected."""
+        """The utterances of a step that has not been collected."""
         return self._begun.names if self._begun is not None else frozenset()
 
     def _suspect(self, name: str) -> bool:
@@ -184,12 +195,12 @@ class Inference:
         return self._suspect(request.utterance_id) and not request.align and self._runnable(request)
 
     def _together(self, request: Request) -> bool:
-        """Whether it may share a step."""
+        """Whether the request may share a step with others."""
         return not self._suspect(request.utterance_id) and not request.align and self._runnable(request)
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
-        """Do what `choose` has just returned, beginning at `now`. With a pipelined engine: begin it, and collect what
-        was begun before."""
+        """Do the work that `choose` has just returned, beginning at `now`, and return the messages to send. A pipelined
+        engine only begins it, and the answers are those of the step before."""
         for request in work.requests:
             served = self._open[request.utterance_id]
             if served.begun != request.revision:
@@ -237,7 +248,8 @@ class Inference:
 
     @contextmanager
     def _failures(self, work: Work) -> Iterator[None]:
-        """What the engine may raise in a step costs one utterance, or the step is done again with less in it."""
+        """Handle the errors of a step: an EngineError fails one utterance, and after EngineExhausted the step is
+        repeated with fewer requests. Any other error ends the process."""
         try:
             yield
         except EngineError as error:
@@ -283,7 +295,7 @@ class Inference:
         ):
             return
         if not (is_partial and self.scheduler.pending(message.utterance_id)):
-            served.asked_s = now  # a partial instead of one that waits has waited as long
+            served.asked_s = now  # a partial that replaces a waiting one keeps that one's time of arrival
         if isinstance(message, messages.FinalRequest):
             served.final_asked_s = now
         if isinstance(message, messages.Align):
@@ -306,7 +318,7 @@ class Inference:
         )
 
     def _committed(self, utterance_id: str) -> None:
-        """Its final has been answered. The engine is done with it; its audio may still be wanted."""
+        """A committed final has been answered: the engine needs the utterance no more, but an alignment may follow."""
         served = self._open[utterance_id]
         if served.utterance.words:
             self._close_at_engine(served)
@@ -340,7 +352,7 @@ class Inference:
         shown = text.clean(answer.text, context=utterance.context, previous=utterance.previous, evidence=evidence)
         stable_chars = len(shown) if request.final else text.stable_prefix(served.shown, shown)
         served.shown, served.answered, served.suspect = shown, True, False
-        # Words of a text that has been changed are not its words.
+        # If cleaning has changed the text, the engine's timed words are no longer the words of the text.
         timed = request.final and utterance.words and shown.split() == answer.text.split()
         return Hypothesis(
             utterance_id=utterance.id,
@@ -358,7 +370,7 @@ class Inference:
         return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
 
     def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> None:
-        """One utterance is given up; the others of the step go on."""
+        """Fail one utterance's request; the other requests of the step are done again."""
         for request in work.requests:
             if request.utterance_id != error.utterance_id:
                 self.scheduler.put_back(request)
@@ -369,7 +381,7 @@ class Inference:
                     self._close(name)
 
     def _align(self, requests: tuple[Request, ...]) -> None:
-        """Each is answered, and over."""
+        """Align these requests; each answer ends its utterance."""
         for request, alignment in zip(requests, self.alignments.perform(requests), strict=True):
             if self.scheduler.finish(request):
                 self.usage.on_alignment(alignment)

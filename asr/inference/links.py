@@ -1,7 +1,7 @@
-"""The engine's end of its links: what each worker asks goes to the one `Inference`, and to each goes what is its own.
+"""The engine's end of its links: passes each worker's requests to the one `Inference`, and its answers back.
 
-No I/O, no clock and no threads; `asr.inference.process` has the sockets. A worker that makes no sense, or does not
-read, loses its link; the other links notice nothing.
+No I/O, no clock and no threads; `asr.inference.process` has the sockets. A worker that sends invalid messages or does
+not read its answers loses its link; the other links are not affected.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from asr.utterance import Alignment, Hypothesis
 from config.process.framing import FrameError, Frames, encode
 
 MAX_UTTERANCES = 20_000
-"""Utterances that one worker may have open."""
+"""The most utterances that one worker may have open."""
 MAX_LEGS = 20_000
-"""Legs of one worker that have their place here. A worker says when a leg is over; for one that does not, the leg that
-has been silent for longest loses its place, and gets one again when it speaks."""
+"""The most legs of one worker that are placed here. A worker sends `Release` when a leg is over. If it does not, the
+leg that has been silent for longest is dropped, and is counted again when it speaks."""
 MAX_NAME = 200
-"""Characters in the name of an utterance or leg."""
+"""The most characters in the name of an utterance or leg."""
 MAX_SHARES = 4
-"""So many times the room for all audio one worker may have here. It opens no utterance beyond its share of the room,
-but those that are open go on."""
+"""A worker is cut off when its audio exceeds `max_bytes` this many times. A correct worker opens no utterance beyond
+its share, but its open utterances go on and may exceed it."""
 SLOW_BYTES, FULL_BYTES = 1 << 20, 16 << 20
-"""A worker that has so much to read gets no partials; one that has so much is cut off."""
+"""A worker with more than `SLOW_BYTES` of unread answers gets no partials; above `FULL_BYTES` it is cut off."""
 REPORT_S = 1.0
-"""How often a change of the load is told to a worker that gets no answers."""
+"""The interval at which a changed load is sent to workers that get no answers."""
 
 
 class ServedLink:
-    """One link.
+    """One link to a worker, or to the parent process.
 
-    `receive_data` and `events_received` may be called by another thread than the rest.
+    `receive_data` and `events_received` may be called by another thread than the other methods.
     """
 
     def __init__(self, number: int = 0, worker: str = "") -> None:
-        """`number`: 0 is the link of the process that has started this one."""
+        """`number`: 0 for the link to the parent process."""
         self.number, self.worker = number, worker
         self.source = str(number) if number else ""
-        """`Utterance.source` of what comes over it."""
+        """The `Utterance.source` of utterances that arrive over this link."""
         self.outgoing = bytearray()
-        """Bytes for the other end. The caller removes what it has written."""
+        """The bytes for the other end. The caller removes those that it has written."""
         self.closed = ""
-        """Why nothing more is received or sent; empty while it is open."""
+        """Why nothing more is received or sent; empty while the link is open."""
         self.legs: dict[str, None] = {}
-        """Legs that have their place here, by the worker's names, the one that has been silent for longest first."""
+        """The legs that are placed here, by the worker's names; the one that has been silent for longest is first."""
         self.reported = messages.ServerLoad()
-        """The load that the worker has last been sent."""
+        """The load that was last sent to the worker."""
         self._frames: Frames | None = Frames()
-        """None after an error."""
+        """Cuts the bytes into frames; None after an error, when nothing more can be decoded."""
         self._events: list[ToEngine | ProtocolError] = []
 
     def receive_data(self, data: bytes) -> None:
-        """Bytes have come from the other end."""
+        """Decode bytes that were received from the other end."""
         if self._frames is None:
             return
         try:
@@ -68,7 +68,7 @@ class ServedLink:
             self._events.append(ProtocolError(str(error)))
 
     def events_received(self) -> list[ToEngine | ProtocolError]:
-        """What has come. An error is the last event."""
+        """Return the messages received since the last call. An error is the last event."""
         events, self._events = self._events, []
         return events
 
@@ -77,7 +77,7 @@ class ServedLink:
             self.outgoing += encode(message)
 
     def inner(self, name: str) -> str:
-        """The name of an utterance or leg as the engine knows it: those of different workers may be the same."""
+        """The engine's name for a worker's utterance or leg. It is prefixed, as two workers may use the same name."""
         return f"{self.source}/{name}" if self.source and name else name
 
     def outer(self, name: str) -> str:
@@ -85,7 +85,7 @@ class ServedLink:
         return name.partition("/")[2] if self.source else name
 
     def join(self, leg: str) -> None:
-        """The leg speaks, and has its place here."""
+        """The leg has begun an utterance, so it is placed here and is the latest to speak."""
         self.legs.pop(leg, None)
         self.legs[leg] = None
         if len(self.legs) > MAX_LEGS:
@@ -95,13 +95,13 @@ class ServedLink:
 class ServedLinks:
     """All links of one engine.
 
-    Loop of the owner: `receive` what has come, `choose`, `report_load`, write what `parent` is sent, `perform`, and
-    write.
+    The owner's loop: `receive` the events, `choose`, `report_load`, write the messages to `parent`, `perform`, write.
 
     Args:
-        parent: the link to the process that has started this one. It hears of everything that concerns the engine.
-        max_bytes: room for the audio of all workers, which they share equally; 0: the parent's own utterances are all.
-        languages: those that the engine can be asked for; none: any.
+        parent: the link to the parent process. It is sent everything that concerns the engine as a whole.
+        max_bytes: the room for the audio of all workers, which they share equally; 0 where only the parent itself has
+            utterances.
+        languages: the codes of the languages that the engine supports; empty if it accepts any.
     """
 
     def __init__(
@@ -109,35 +109,35 @@ class ServedLinks:
     ) -> None:
         self.inference, self.parent = inference, parent
         self.links: dict[str, ServedLink] = {}
-        """`ServedLink.source` → link, of the workers that are relayed for."""
+        """`ServedLink.source` → the link of a worker that is connected to this engine server."""
         self._max_bytes, self._languages = max_bytes, languages
         self._working: tuple[str, ...] = ()
         self._answered: dict[ServedLink, None] = {}
-        """Links that have been sent an answer since the last `report_load`."""
+        """The links that were sent an answer since the last `report_load`."""
         self._usage = messages.Usage()
-        """The sums that the parent has last been told."""
+        """The sums that were last sent to the parent."""
         self._reported_s = 0.0
-        """When the load was last told to all."""
+        """When the load was last reported to all links."""
         self._dropped_partials = 0
         parent.send(inference.ready())
 
     # -- from the other ends ----------------------------------------------------------------------------------------
 
     def attach(self, link: ServedLink, now: float) -> None:
-        """A worker has come, which knows that the engine is ready by this."""
+        """Add a worker's link, and send it the load and `EngineReady`."""
         self.links[link.source] = link
-        self._load(link, self._sum(now))
+        self._report_to(link, self._sum(now))
         link.send(self.inference.ready())
 
     def remove(self, link: ServedLink) -> None:
-        """The worker is gone, and nothing of it goes on."""
+        """The worker is gone: close all its utterances."""
         link.closed = link.closed or "the worker is gone"
         if self.links.pop(link.source, None) is not None:
             self.inference.close_source(link.source)
             self._answered.pop(link, None)
 
     def receive(self, link: ServedLink, message: ToEngine | ProtocolError, now: float) -> None:
-        """A message has come at `now`. Raises ProtocolError if the parent makes no sense."""
+        """Process a message that arrived at `now`. Raises ProtocolError if the parent has sent an invalid one."""
         if link.closed:
             return
         try:
@@ -196,8 +196,11 @@ class ServedLinks:
     # -- the engine -------------------------------------------------------------------------------------------------
 
     def choose(self, now: float) -> Work | None:
-        """See `Inference.choose`. The parent is to know what is worked on before `perform`: if the process dies, one of
-        these utterances is to blame."""
+        """Choose the next piece of work, as `Inference.choose` does, and send the parent its utterances.
+
+        The owner must write this `Working` before `perform`. If the process dies in the step, the parent can blame only
+        utterances that it knows of; the culprit would otherwise be sent again as if it were innocent.
+        """
         work = self.inference.choose(now)
         working = (*self.inference.begun, *work.utterance_ids) if work is not None else ()
         if working != self._working:
@@ -206,7 +209,7 @@ class ServedLinks:
         return work
 
     def perform(self, work: Work, now: float) -> None:
-        """Do what `choose` has returned, beginning at `now`."""
+        """Do the work that `choose` has returned, beginning at `now`, and send the answers to their links."""
         for answer in self.inference.perform(work, now):
             match answer:
                 case messages.Heard(hypothesis=result) | messages.Words(alignment=result) if (
@@ -231,8 +234,8 @@ class ServedLinks:
     # -- what all have here -----------------------------------------------------------------------------------------
 
     def report_load(self, now: float) -> None:
-        """Report the load to those that have been answered, and to all once in `REPORT_S`; and to the parent what has
-        changed. Called before each step, when there is none, and every `REPORT_S` while there are links."""
+        """Report the load to the links that got answers, and to all links every `REPORT_S`; and to the parent the sums
+        if they have changed. The owner calls this before each step and each wait, at least every `REPORT_S`."""
         if not self._max_bytes:
             return
         usage = self._sum(now)
@@ -241,14 +244,14 @@ class ServedLinks:
             self._reported_s, due = now, list(self.links.values())
         self._answered.clear()
         for link in due:
-            self._load(link, usage)
+            self._report_to(link, usage)
         if usage != self._usage:
             self._usage = usage
             self.parent.send(usage)
 
-    def _load(self, link: ServedLink, all: messages.Usage) -> None:
-        files, share = all.files - self.inference.usage.files[link.source], self._max_bytes // len(self.links)
-        load = messages.ServerLoad(all.legs - len(link.legs), files, all.delay_ms, share)
+    def _report_to(self, link: ServedLink, usage: messages.Usage) -> None:
+        files, share = usage.files - self.inference.usage.files[link.source], self._max_bytes // len(self.links)
+        load = messages.ServerLoad(usage.legs - len(link.legs), files, usage.delay_ms, share)
         if load != link.reported:
             link.reported = load
             link.send(load)
@@ -260,6 +263,7 @@ class ServedLinks:
 
 
 def blamed(working: tuple[str, ...], link: int) -> messages.Working:
-    """What the worker of a link is told when the engine has died over these utterances: its own of them."""
+    """Return the `Working` for one worker when the engine has died over these utterances. It names only the worker's
+    own, and says whether there were others: an utterance that was not alone is blamed less."""
     own = tuple(name.partition("/")[2] for name in working if name.partition("/")[0] == str(link))
     return messages.Working(own, shared=len(own) < len(working))

@@ -1,13 +1,14 @@
-"""The inference process: one engine, and the links to those it works for.
+"""The inference process: one engine, the sockets of its links, and the two threads that serve them.
 
-`python -m asr.inference.process [LINKS] REQUESTS ANSWERS`, descriptors of sockets: of two pairs to the process that has
-started this one, and of one over which that process passes the ends of further links (`messages.Attach`), if it is an
-engine server.
+The command is `python -m asr.inference.process [LINKS] REQUESTS ANSWERS`, where each argument is the descriptor of a
+socket. REQUESTS and ANSWERS connect the process with its parent. Over LINKS, which only an engine server has, the
+parent passes the ends of further links (`messages.Attach`).
 
-A thread reads; the main thread owns engine and scheduler, does one bounded step at a time, and writes. Nobody who
-stands still holds the engine up: answers wait until they are read. The process ends when the requests do: its parent
-has ended it, or has died. An engine that hangs in a library holds that thread up too, so the kernel is asked to end the
-process with its parent as well.
+The reader thread reads all links. The main thread owns the engine and the scheduler, does one bounded step at a time,
+and writes. A peer that does not read does not stop the engine: its answers wait in memory, up to a limit. The process
+ends when its parent closes the requests or dies. An engine that hangs in a library may hold the interpreter lock, so
+that the reader thread never sees the end of the requests; the kernel is therefore asked to end the process with its
+parent as well (`end_with_parent`).
 """
 
 from __future__ import annotations
@@ -43,37 +44,44 @@ from config.process.child_process import end_with_parent
 
 RECEIVE_BYTES = 256 * 1024
 MAX_WAITING_BYTES = 16 * 1024 * 1024
-"""Bytes of answers that the media process has not read; with more, the engine waits."""
+"""The most bytes of answers that the parent has not read; above it the engine waits."""
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-"""Bytes of one worker's messages that wait for the engine's next step; with more, no more of them are read."""
+"""The most bytes of one worker's messages that wait for the engine's thread; above it nothing is read from the worker.
+
+The bound is per worker and pauses only that worker's socket. The parent then stops to read from the worker's
+connection, and TCP slows the worker down. The inbox itself must stay unbounded: a reader thread that blocked in `put`
+could no longer see that the parent has closed its requests. The parent's own messages are never paused, because it
+limits the audio that it sends itself (`asr.max_backlog_mb`).
+"""
 RETRY_S = 0.01
-"""How often answers that wait are tried again while there is nothing else to do, and whether a worker with too many
-messages is read again."""
+"""The interval at which an idle engine's thread writes waiting answers again, and at which the reader thread checks
+whether paused workers may be read again."""
 MB = 1024 * 1024
 log = structlog.get_logger("asr.inference.process")
 
 
 class LinkSocket:
-    """A link and its socket, which only the reader closes."""
+    """A link and its socket."""
 
     def __init__(self, link: ServedLink, channel: socket.socket) -> None:
         channel.setblocking(False)
         self.link, self.channel = link, channel
-        self.read_bytes = self.taken_bytes = 0
-        """Bytes that the reader has read, and that the engine's thread has taken; each counts its own."""
+        self.read_bytes = self.processed_bytes = 0
+        """The bytes that the reader thread has read, and those that the engine's thread has processed. Each thread
+        writes only its own count, so no lock is needed."""
 
     def send(self, message: FromEngine) -> None:
-        """The last message: wait until it is read."""
+        """Send the last message before the process ends, and wait until all of it is written."""
         self.link.send(message)
         self.write(0)
 
     @property
     def unread_bytes(self) -> int:
-        """What waits for the engine's thread."""
-        return self.read_bytes - self.taken_bytes
+        """The bytes that wait for the engine's thread."""
+        return self.read_bytes - self.processed_bytes
 
     def write(self, most_left: int = MAX_WAITING_BYTES) -> None:
-        """Write as much as can be written, and until no more than `most_left` bytes are left. Raises OSError."""
+        """Write what the socket accepts at once, and wait while more than `most_left` bytes remain. Raises OSError."""
         outgoing = self.link.outgoing
         while outgoing:
             try:
@@ -85,17 +93,18 @@ class LinkSocket:
 
 
 Event = tuple[LinkSocket, float, int, Sequence[ToEngine | ProtocolError | Attach | None]]
-"""Over what something has come, when, how many bytes, and what: a link's beginning, messages and errors, or its end."""
+"""The link, the time of receipt, the number of bytes, and what they contain: messages and errors, `Attach` for a new
+link, or None for the end of a link."""
 Inbox = SimpleQueue[Event]
-"""What comes during a step waits for the rest of it."""
+"""The events that the reader thread hands over to the engine's thread, which collects them between two steps."""
 
 
 class Reader:
-    """Reads all links, on a thread of its own.
+    """The reader thread, which reads all links.
 
     Args:
-        requests: from the parent, in the name of `parent`.
-        links: where further links come from; None: nowhere.
+        requests: the socket from which the messages of `parent` are read.
+        links: the socket over which the parent passes further links; None where it passes none.
     """
 
     def __init__(self, requests: socket.socket, parent: LinkSocket, links: socket.socket | None, inbox: Inbox) -> None:
@@ -107,7 +116,7 @@ class Reader:
                 self._selector.register(channel, selectors.EVENT_READ, link)
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Read until the process ends."""
         try:
             while True:
                 for key, _ in self._selector.select(RETRY_S if self._paused else None):
@@ -140,7 +149,8 @@ class Reader:
             data = b""
         if not data:
             if not link.link.number:
-                # At once, whatever the engine is doing: nobody is left to hear it, and there is nothing to save.
+                # The process ends at once, even during a step: nobody would read the answers, and it has no state to
+                # save. Leaving it to the engine's thread would wait for a step that may hang.
                 os._exit(0)
             self._selector.unregister(channel)
             self._inbox.put((link, time.monotonic(), 0, [None]))
@@ -164,7 +174,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _serve(parent, inbox, shared=bool(further))
     except BaseException:
-        # Here and now: once a socket is closed the reader thread ends the process as if it had been asked to.
+        # Exit here and not by returning: closing the sockets on the way out would make the reader thread end the
+        # process with status 0, as if it had been asked to, and the parent would not see a crash.
         traceback.print_exc()
         os._exit(1)
 
@@ -189,33 +200,33 @@ def _serve(parent: LinkSocket, inbox: Inbox, *, shared: bool) -> None:
         return
     room = first.asr.max_backlog_mb * MB // max(1, first.asr.processes) if shared else 0
     inference = Inference(engine, None if plugin.words else _aligner(first), max_bytes=room or float("inf"))
-    # What there is now stays. Else a full collection would look at it again and again, for up to 0.2 s, in which every
-    # answer waits.
+    # The objects that exist now stay for good. Without `freeze`, each full collection would traverse all of them again,
+    # for up to 0.2 s, during which every answer waits.
     gc.collect()
     gc.freeze()
     links = ServedLinks(inference, parent.link, max_bytes=room, languages=plugin.languages)
     for each in early:
         links.receive(parent.link, each, time.monotonic())
     try:
-        Infer(parent, inbox, links).run()
+        EngineLoop(parent, inbox, links).run()
     except Exception as error:
         parent.send(EngineCrashed(described(error)))
         raise
 
 
-class Infer:
-    """The engine's thread."""
+class EngineLoop:
+    """The loop of the engine's thread: collect events, choose a step, perform it, write the answers."""
 
     def __init__(self, parent: LinkSocket, inbox: Inbox, links: ServedLinks) -> None:
         self._parent, self._inbox, self._links = parent, inbox, links
         self._sockets: dict[ServedLink, LinkSocket] = {}
-        """The sockets of the workers that are relayed for."""
+        """The sockets of the workers that are connected to this engine server."""
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Serve until the process ends."""
         links, work = self._links, None
         while True:
-            # With nothing to do, wait for a message; else take what has come between two steps.
+            # With nothing to do, wait for an event; otherwise collect what has arrived during the last step.
             for event in self.drain(wait=work is None):
                 self._receive(*event)
             now = time.monotonic()
@@ -226,7 +237,7 @@ class Infer:
                 links.perform(work, time.monotonic())
 
     def drain(self, *, wait: bool) -> Iterator[Event]:
-        """What has come; `wait`: at least one, or until it is time to report the load."""
+        """Yield the events that have arrived. `wait`: wait for the first one, or until a load report is due."""
         self.write()
         begun_s = time.monotonic()
         while wait:
@@ -241,10 +252,13 @@ class Infer:
             yield self._inbox.get()
 
     def write(self) -> None:
-        """What can be written, to all: the parent hears last of what has been answered. A worker that has been cut off
-        is read no more."""
+        """Write to all links what their sockets accept, and shut down those of workers that were cut off.
+
+        The parent comes last, so that it never knows of an answer (by `Usage` or `Answered`) that is not yet on its way
+        to the worker.
+        """
         for link, each in self._sockets.items():
-            with suppress(OSError):  # the reader hears of it
+            with suppress(OSError):  # the reader thread sees the end of this link
                 if link.outgoing:
                     each.write(len(link.outgoing))
                 if link.closed:
@@ -252,7 +266,7 @@ class Infer:
         self._write_parent()
 
     def _write_parent(self) -> None:
-        """Ends this process when nobody will read it."""
+        """Write to the parent. If it is gone, end this process."""
         try:
             self._parent.write()
         except OSError:
@@ -261,7 +275,7 @@ class Infer:
     def _receive(
         self, source: LinkSocket, now: float, size: int, happenings: Sequence[ToEngine | ProtocolError | Attach | None]
     ) -> None:
-        source.taken_bytes += size
+        source.processed_bytes += size
         for happening in happenings:
             match happening:
                 case Attach():
@@ -276,7 +290,7 @@ class Infer:
 
 
 def _aligner(settings: Configure) -> Aligner | None:
-    """None without one that works: calls go on, without times of words."""
+    """Create the aligner. Without a working one it returns None, and calls go on without word timestamps."""
     try:
         aligner = create_aligner(settings.asr, settings.qwen)
         if aligner is not None:
@@ -284,7 +298,7 @@ def _aligner(settings: Configure) -> Aligner | None:
         return aligner
     except EngineUnusable as error:
         log.error("no times of words", reason=str(error))
-    except Exception as error:  # no room for it, most likely: the recogniser has been loaded and works
+    except Exception as error:  # probably too little memory; the recognition model is loaded and works without it
         log.error("no times of words", reason=first_line(error), exc_info=error)
     return None
 

@@ -1,5 +1,7 @@
-"""The open utterances at the engine: the only record of each between its link and the engine's own session, and what
-all of them together have there: files, audio, and how long they wait. No I/O and no clock."""
+"""The open utterances at the engine, the checks on their requests, and the sums that load reports and metrics show.
+
+No I/O and no clock. The engine's own session is the only other record of an utterance in this process.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +17,54 @@ from asr.scheduling.request import Lane
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance
 
 DELAY_S = 2.0
-"""Over about so long the delay of requests is averaged."""
+"""The time constant of the average delay of requests."""
 EngineRequest = PartialRequest | FinalRequest | Align
 
 
 class ProtocolError(AsrError):
-    """A worker has sent what makes no sense. The message is for its log; its link is closed, and no other."""
+    """A worker has sent an invalid message. The error's text is for the worker's log; only its link is closed."""
 
 
 @dataclass(slots=True)
 class ServedUtterance:
+    """One open utterance, from its `Open` until its last answer or `CloseUtterance`."""
+
     utterance: Utterance
     loudness: Loudness
     longest: int
-    """Bytes of audio that the engine takes."""
+    """The most bytes of audio that the engine accepts for one utterance."""
     suspect: bool = False
-    """See `messages.Open`; until it has been answered."""
+    """See `messages.Open`; cleared by the first answer."""
     received: int = 0
-    """Bytes of audio."""
+    """The bytes of audio received."""
     revision: int = -1
-    """The revision of its newest request."""
+    """The revision of the newest request."""
     at_engine: bool = True
-    """The engine has a session for it."""
+    """Whether the engine has a session for it."""
     asked_s: float = 0.0
-    """When the request came that waits, or the one that it has taken the place of."""
+    """When the waiting request arrived, or the partial request that it replaced."""
     final_asked_s: float = 0.0
     """When the newest final was requested."""
     begun: int = -1
-    """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
+    """The revision of the newest request that the engine has begun, after a wait of `queue_s`."""
     queue_s: float = 0.0
     shown: str = ""
-    """Text of the last hypothesis."""
+    """The text of the latest hypothesis."""
     answered: bool = False
-    """It has had a partial: the next one is a refresh."""
+    """Whether it has had a hypothesis: the next partial is then a refresh."""
     audio: bytearray = field(default_factory=bytearray)
-    """All of it, if an aligner may be asked for the times of its words."""
+    """All audio, if an alignment may be requested; otherwise empty."""
     align: Align | None = None
-    """Its final is taken, and the times of its words are wanted."""
+    """The request for its word timestamps, once the final has been accepted."""
 
     def check_audio(self, start: int) -> None:
-        """Raises ProtocolError unless audio that begins at this byte follows what has come."""
+        """Raises ProtocolError unless audio that begins at this byte follows the audio received so far."""
         if start != self.received:
             raise ProtocolError(f"audio from byte {start} on, after {self.received} bytes")
 
     def check(self, request: EngineRequest) -> None:
-        """Raises ProtocolError for a request that makes no sense: about audio that has not come, or after the end. One
-        to an engine that several workers share is about all audio, and newer than the one before."""
+        """Raises ProtocolError for an invalid request, such as one about audio that has not arrived, or one after the
+        end. In an engine server, a request must also cover all audio received, and be newer than the one before."""
         source, end, revision = self.utterance.source, request.end, request.revision
         if isinstance(request, Align):
             if not self.utterance.words:
@@ -87,7 +91,7 @@ class ServedUtterance:
                 return Lane.PARTIAL if self.answered else Lane.FIRST_PARTIAL
 
     def too_long(self, engine: str, end: int) -> str:
-        """Why there is no text for its first `end` bytes, which are more than `longest`."""
+        """Return the reason why there is no text for the first `end` bytes, which are more than `longest`."""
         profile = "<profile>" if self.utterance.live else "files"
         rate = BYTES_PER_S[self.utterance.format]
         return (
@@ -97,7 +101,7 @@ class ServedUtterance:
 
 
 class Delay:
-    """How long requests have lately waited: an average that forgets. Time in seconds of one monotonic clock."""
+    """An exponentially weighted average of how long requests have waited. Times are those of one monotonic clock."""
 
     def __init__(self) -> None:
         self._value_s, self._at_s = 0.0, 0.0
@@ -107,21 +111,21 @@ class Delay:
         self._value_s, self._at_s = keep * self._value_s + (1.0 - keep) * waited_s, now_s
 
     def ms(self, now_s: float) -> int:
-        """The delay in steps of 10 ms, so that it is not sent anew with every answer."""
+        """The delay in steps of 10 ms. Without the steps it would change, and be sent again, with every answer."""
         return round(100 * self._value_s * math.exp(-max(0.0, now_s - self._at_s) / DELAY_S)) * 10
 
 
 class EngineUsage:
-    """The sums, by `Utterance.source` where it matters whose they are."""
+    """The sums over all open utterances, by `Utterance.source` where each worker needs its own."""
 
     def __init__(self) -> None:
         self.counters = RecognizerCounters()
         self.utterances, self.files = Counter[str](), Counter[str]()
-        """Open ones, and those of them that are files."""
+        """The number of open utterances, and of those among them that belong to files."""
         self.audio = Counter[str]()
-        """Bytes of open utterances, of the sources that have some."""
+        """The bytes of audio of open utterances. A source without any has no entry, so `len` counts the sharers."""
         self.delay = Delay()
-        """How long requests of calls have lately waited before the engine began with them."""
+        """How long requests of calls have lately waited before the engine began them."""
 
     def on_open(self, served: ServedUtterance) -> None:
         self.counters.utterances += 1
@@ -138,10 +142,10 @@ class EngineUsage:
             del self.audio[source]
 
     def refuses_partial(self, served: ServedUtterance, max_bytes: float) -> bool:
-        """Whether there is more audio than this, and its source has more than its share of it.
+        """Whether there is more audio than `max_bytes`, and this utterance's source has more than its share of it.
 
-        A source may fill all of the room while it is alone, and an equal share while others have audio there: nobody
-        is refused anything for what another one has sent.
+        A source that is alone may fill all of `max_bytes`. While others have audio too, each may fill an equal share,
+        so that no worker's partials are refused because of another worker's audio.
         """
         share = max_bytes / max(1, len(self.audio))
         refused = self.audio.total() > max_bytes and self.audio[served.utterance.source] > share
@@ -149,7 +153,7 @@ class EngineUsage:
         return refused
 
     def sum(self, now_s: float) -> Usage:
-        """The sums over all sources. What the links know is added there."""
+        """Return the sums over all sources. The fields that only `ServedLinks` knows are filled in there."""
         return Usage(
             open_utterances=self.utterances.total(),
             files=self.files.total(),
@@ -159,7 +163,8 @@ class EngineUsage:
         )
 
     def on_hypothesis(self, served: ServedUtterance, hypothesis: Hypothesis, now_s: float) -> list[FromEngine]:
-        """-> the message with it, and behind it what a trace is to say of a final that a worker elsewhere traces."""
+        """Count the hypothesis and return the messages with it. For a final that a connected worker traces, an
+        `Answered` with its times follows."""
         if hypothesis.final:
             self.counters.finals += 1
             self.counters.errors += hypothesis.error is not None

@@ -9,7 +9,7 @@ from asr import messages
 from asr.inference import process
 from asr.inference.inference import Inference
 from asr.inference.links import ServedLink, ServedLinks
-from asr.inference.process import Infer, LinkSocket
+from asr.inference.process import EngineLoop, LinkSocket
 from config.process.framing import Frames
 from lab.engine.hash_engine import HashEngine
 
@@ -28,7 +28,7 @@ def test_a_media_process_that_stands_still_does_not_hold_the_engine_up() -> None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         parent, inbox = LinkSocket(ServedLink(), ours), process.Inbox()
-        infer = Infer(parent, inbox, ServedLinks(Inference(HashEngine()), parent.link))
+        loop = EngineLoop(parent, inbox, ServedLinks(Inference(HashEngine()), parent.link))
         parent.write()
         read(theirs, 1)
         for number in range(MANY):
@@ -37,7 +37,7 @@ def test_a_media_process_that_stands_still_does_not_hold_the_engine_up() -> None
         assert parent.link.outgoing
         reader = threading.Thread(target=lambda: inbox.put((parent, 1.0, 0, [_last(read(theirs, MANY))])))
         reader.start()
-        (event,) = infer.drain(wait=True)
+        (event,) = loop.drain(wait=True)
         assert event[3] == [messages.Withdraw(f"utterance-{MANY - 1}")]
         reader.join()
         assert not parent.link.outgoing, "they were written while there was nothing else to do"
