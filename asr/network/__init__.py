@@ -1,5 +1,5 @@
 """An engine server that workers on this and other machines share: the parent of its inference processes.
 
-`listener.EngineListener` lets workers in, and `relay.EngineRelay` passes frames between each of them and its link to an
-inference process (`asr.inference.process`). What the worker knows of the server is `asr.client.link.RemoteLink`.
+`listener.EngineListener` authenticates workers, and `relay.EngineRelay` passes frames between each worker's connection
+and its link to an inference process (`asr.inference.process`). The worker's side is `asr.client.link.RemoteLink`.
 """

@@ -1,6 +1,7 @@
-"""The port of an engine server: workers connect, show a certificate or a token, and are linked to the engine.
+"""The port of an engine server: it accepts workers, authenticates them by certificate or token, and relays for them.
 
-Whoever is not let in is told nothing. A worker that makes no sense is told why and cut off; the others notice nothing.
+A peer that cannot authenticate itself gets no information. An authenticated worker that sends invalid messages is sent
+the reason and cut off; the other workers are not affected.
 """
 
 from __future__ import annotations
@@ -24,28 +25,31 @@ from config.process import framing
 from config.process.tasks import end_tasks, lasting
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
-"""Connections that have not greeted yet, and workers."""
+"""The most connections that have not completed the greeting yet, and the most workers."""
 MAX_GREETING_OF_ADDRESS = 16
-"""Connections of one address or IPv6 /64 that have not greeted yet. Many workers behind one address that come at once
-try again."""
+"""The most connections from one address or IPv6 /64 that have not completed the greeting yet. If many workers behind
+one address connect at once, some are refused and retry."""
 SILENCE_S = 60.0
-"""A worker that has said nothing for so long is gone: it pings more often than that."""
+"""A worker that has sent nothing for this long is taken for dead: a live one pings more often."""
 CHECK_S = 1.0
-"""How often connections are checked."""
+"""The interval at which connections are checked, and the delay after a failed accept."""
 HELLO_S = 5.0
-"""How long a connection may take to greet, with its TLS handshake."""
+"""The timeout for the TLS handshake and the greeting together."""
 END_S = 2.0
-"""How long connections get at the end to take what has been answered."""
+"""How long `stop` waits for workers to read their last answers."""
 
 log = structlog.get_logger("asr")
 
 
 class EngineListener:
-    """See the module.
+    """The listening socket, and one task for each connection.
 
     Args:
-        context: makes the server's side of TLS; None: workers show `token` instead.
-        name: of this server, for the log of workers.
+        engines: the engines that the workers use.
+        address: the host and port to bind; port 0 binds any free one.
+        name: the name of this server, for the logs of workers.
+        context: the server's side of TLS; None where workers prove that they know `token` instead.
+        token: the secret shared with the workers; empty with TLS.
     """
 
     def __init__(
@@ -57,23 +61,23 @@ class EngineListener:
         context: ssl.SSLContext | None,
         token: str,
     ) -> None:
-        assert context is not None or token, "somebody has to be kept out"
+        assert context is not None or token, "an engine server needs a certificate or a token"
         self.counters = engines.listener_counters
         self.port = address[1]
         """The port bound, once started."""
         self._engines, self._address, self._name = engines, address, name
         self._context, self._token = context, token
         if token:
-            greeting.key_of(token)  # now, and not while calls go on
+            greeting.key_of(token)  # slow and cached: deriving it later would block the event loop during calls
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
         self._lasting: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
-        """All connections."""
+        """The tasks of all connections."""
         self._greeting: dict[asyncio.Task[None], str] = {}
-        """Connections that have not greeted yet, oldest first, and the address or network of each."""
+        """The task of each connection that has not completed the greeting, oldest first → the peer's network."""
         self.draining = False
-        """It is about to end."""
+        """Whether the port has been closed because the server is about to end."""
         self._limit = LogRateLimit()
 
     def add_metrics(self, metrics: MetricsRegistry) -> None:
@@ -100,14 +104,14 @@ class EngineListener:
         )
 
     async def start(self) -> None:
-        """Raises OSError when the port is not to be had."""
+        """Bind the port and accept connections. Raises OSError if the port cannot be bound."""
         self._socket = bound_tcp(*self._address)
         self.port = self._socket.getsockname()[1]
         accept = partial(self._accept, self._socket)
         self._lasting = [lasting(accept, "asr-listener"), lasting(self._check, "asr-listener-check")]
 
     async def drain(self, within_s: float) -> None:
-        """Take no more utterances, and answer those that there are."""
+        """Close the port, ask the workers to open no more utterances, and answer the open ones for up to `within_s`."""
         await self._close_port()
         for connection in self._engines.connections:
             connection.send(messages.Draining())
@@ -118,6 +122,9 @@ class EngineListener:
                     await self._engines.emptied.wait()
 
     async def stop(self) -> None:
+        """Close the port and all connections. Workers get up to `END_S` to read their last answers."""
+        # The order matters: no connection may be added after `end` was called for all, and each must have been sent its
+        # last answers before its task is cancelled.
         await self._close_port()
         await end_tasks(*self._lasting, *self._greeting)
         for connection in self._engines.connections:
@@ -133,7 +140,7 @@ class EngineListener:
         while True:
             try:
                 accepted, address = await loop.sock_accept(port)
-            except OSError as error:  # no file descriptor to be had just now
+            except OSError as error:  # no file descriptor is free at the moment
                 log.error("no connection can be accepted", reason=error.strerror or str(error))
                 await asyncio.sleep(CHECK_S)
                 continue
@@ -149,8 +156,11 @@ class EngineListener:
             self._greeting[serving] = network
 
     def _make_room(self, network: str) -> None:
-        """For one more greeting: the oldest one gives way, for a worker greets at once. Those of whoever has most do so
-        first, so that silent strangers keep nobody out."""
+        """Make room for one more greeting by cancelling the oldest one, if there are too many.
+
+        A worker greets at once, so the oldest connection is the least likely to be one. The network with the most
+        greetings loses one first, so that a peer with many silent connections cannot keep workers out.
+        """
         of_each = Counter(self._greeting.values())
         if of_each[network] >= MAX_GREETING_OF_ADDRESS:
             crowded, whose = network, " of this address"
@@ -158,7 +168,7 @@ class EngineListener:
             crowded, whose = of_each.most_common(1)[0][0], ""
         else:
             return
-        oldest = next(task for task, its in self._greeting.items() if its == crowded)
+        oldest = next(task for task, other in self._greeting.items() if other == crowded)
         del self._greeting[oldest]
         oldest.cancel()
         self._refuse(crowded, f"it has not greeted, and there are too many connections{whose}")
@@ -190,9 +200,9 @@ class EngineListener:
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
     ) -> WorkerConnection | None:
-        """-> a worker, if it is let in. Raises EOFError, FrameError."""
+        """Authenticate a worker and return its connection; None if it is refused. Raises EOFError, FrameError."""
         tls = self._context is not None
-        # Behind TLS, more may follow the first message at once.
+        # With TLS the peer is already authenticated, and may send longer frames right behind its greeting.
         frames = framing.Frames(framing.MAX_FRAME_BYTES if tls else greeting.MAX_BYTES)
         bodies = await _next_frames(reader, frames)
         version, first = messages.decode_hello(bodies[0]).version, bodies.pop(0)
@@ -226,12 +236,12 @@ class EngineListener:
             proof = known.proof("server")
         frames.limit = framing.MAX_FRAME_BYTES
         connection = WorkerConnection(next(self._numbers), hello.worker[:100] or peer, relay, reader, writer, frames)
-        connection.send(self._welcome(proof))  # before anything else
+        connection.send(self._welcome(proof))  # it must be the first message: without TLS, a worker rejects others
         connection.early = bodies
         return connection
 
     async def _relay(self, connection: WorkerConnection) -> None:
-        """Until the worker is gone."""
+        """Relay for the worker until it is gone."""
         self.counters.connections += 1
         log.info("worker connected", worker=connection.worker)
         try:
@@ -255,7 +265,7 @@ class EngineListener:
         )
 
     def _refuse(self, peer: str, why: str, writer: asyncio.StreamWriter | None = None) -> None:
-        """`writer`: tells it why."""
+        """Count and log a refused connection. `writer`: the peer's, if it may be sent the reason."""
         self.counters.refused += 1
         if (count := self._limit.due((peer, why), asyncio.get_running_loop().time())) is not None:
             log.warning("a connection to the engine was not let in", peer=peer, reason=why, others=count)
@@ -296,7 +306,7 @@ async def _opened(
 
 
 async def _next_frames(reader: asyncio.StreamReader, frames: framing.Frames) -> list[bytes]:
-    """Until there is a whole frame. Raises EOFError, FrameError."""
+    """Read until there is at least one whole frame. Raises EOFError, FrameError."""
     while not (bodies := frames.feed(await reader.read(RECEIVE_BYTES))):
         if reader.at_eof():
             raise EOFError

@@ -1,8 +1,8 @@
-"""The parent's part of an engine server: frames go between a worker's connection and its link to the inference process.
+"""The parent's part of an engine server: relays frames between a worker's connection and the inference process.
 
-No frame is decoded but `Ping`, which is answered here: an engine that hangs must not look as if the machine were gone.
-The inference process checks what workers say. When it dies, each worker is told which of its utterances it was working
-on, for that is what they blame; a connection that is merely lost blames nobody.
+Only `Ping` is recognised and answered here, so that an engine that hangs does not look like a machine that is gone. The
+inference process checks all other messages. When it dies, each worker is sent those of its utterances that the process
+was working on, because workers blame these. A connection that is merely lost blames no utterance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from config.settings import Settings
 
 RECEIVE_BYTES = 64 * 1024
 BUFFER_BYTES = 256 * 1024
-"""Bytes that are held for a reader, in either direction; with more, nothing further is read for it."""
+"""The most bytes buffered for a worker that does not read; above it, no more of its answers are read from the link."""
 PING = framing.encode(messages.Ping())[4:]
 
 log = structlog.get_logger("asr")
@@ -46,16 +46,17 @@ class ListenerCounters:
 
 
 class WorkerConnection:
-    """One worker, which has been let in, and its link to an inference process.
+    """The connection of an authenticated worker, and its link to an inference process.
 
-    The link is no stream of asyncio: that would be closed by its first write to a process that has died, and the
-    answers that it still holds would be lost.
+    The link is a plain socket and not an asyncio stream. A transport closes the socket at the first failed write, and
+    writing fails as soon as the process has died. The answers that the process wrote before are still in the socket,
+    and would be lost. With a plain socket, writes may fail while `_relay_answers` goes on reading to the end.
 
     Args:
-        number: of its link; no other has had it.
-        worker: its name.
-        relay: to the engine that it has asked for.
-        frames: cuts what comes from the worker.
+        number: the number of the link, which is never used again.
+        worker: the worker's name.
+        relay: the relay of the engine that the worker has asked for.
+        frames: the framing of the worker's bytes, which may hold the beginning of a frame.
     """
 
     def __init__(
@@ -64,43 +65,48 @@ class WorkerConnection:
     ) -> None:  # fmt: skip
         self.number, self.worker, self.relay = number, worker, relay
         self.early: list[bytes] = []
-        """Frames that came right behind its greeting."""
+        """The frames that arrived together with the greeting."""
         self._loop = asyncio.get_running_loop()
         self.received_s = self._loop.time()
-        """When the worker last said something."""
+        """When bytes from the worker last arrived."""
         self._reader, self._writer, self._frames = reader, writer, frames
         self._link: socket.socket | None = None
         self._answers: asyncio.Task[None] | None = None
         self._last: asyncio.Future[tuple[messages.FromEngine, ...]] = self._loop.create_future()
-        """What the worker is told when the link is closed."""
+        """The last messages to the worker, which follow all answers of the inference process. Set by `end`."""
         self._blocked = False
-        """The inference process does not read, so nothing further is read from the worker."""
+        """Whether the inference process does not read at the moment, so that nothing is read from the worker either."""
         self._ended = False
-        """The worker has been sent everything."""
+        """Whether the worker has been sent everything."""
         writer.transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     @property
     def attached(self) -> bool:
-        """Whether it has, or had, a link to the inference process."""
+        """Whether the worker has, or had, a link to the inference process."""
         return self._link is not None
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the engine."""
+        """Whether the worker waits until the engine is ready."""
         return self._link is None and not self._last.done()
 
     def send(self, *sent: messages.FromEngine) -> None:
-        """Send this between two frames of the inference process."""
+        """Send the worker messages of this process, between two frames of the inference process."""
         self._write(b"".join(map(framing.encode, sent)))
 
     def attach(self, link: socket.socket) -> None:
-        """The engine is ready, and this is the end of a new link to it."""
+        """The engine is ready: relay over `link`, this end of a new link to it."""
         link.setblocking(False)
         self._link = link
         self._answers = asyncio.create_task(self._relay_answers(link), name="asr-relay")
 
     def end(self, *last: messages.FromEngine) -> None:
-        """Close the connection when everything has been sent that the inference process had answered, and this."""
+        """Close the connection after all answers of the inference process and these last messages have been sent.
+
+        Only the sending side of the link is shut down. The inference process then closes the link after its last
+        answer, and `_relay_answers` reads up to that point. If the process has died, that point is the end of what it
+        had written.
+        """
         if not self._last.done():
             self._last.set_result(last)
         if self._link is None:
@@ -113,19 +119,20 @@ class WorkerConnection:
         self._writer.transport.abort()
 
     def check(self) -> None:
-        """Called again and again. Where no `Ping` can be read, the worker has to know that this process is well."""
+        """Send a `Pong` while no `Ping` can be read, so that the worker knows that this process is alive. The listener
+        calls this periodically."""
         if self._blocked:
             self.send(messages.Pong())
 
     async def relay_requests(self) -> None:
-        """From the worker, until it is gone. Raises FrameError, OSError."""
+        """Relay the worker's frames to the inference process until the worker is gone. Raises FrameError, OSError."""
         try:
             await self._pass_on(self.early)
             while data := await self._reader.read(RECEIVE_BYTES):
                 self.received_s = self._loop.time()
                 await self._pass_on(self._frames.feed(data))
         finally:
-            self._last.cancel()  # it gets no link from now on
+            self._last.cancel()  # from now on `waits` is False, so no link is attached while the relay ends
             await end_tasks(self._answers)
             if self._link is not None:
                 self._link.close()
@@ -142,12 +149,12 @@ class WorkerConnection:
         if self._link is None:
             raise FrameError("a message before the engine is ready")
         self._blocked = True
-        with contextlib.suppress(OSError):  # the inference process is gone, and its answers are still relayed
+        with contextlib.suppress(OSError):  # the inference process is gone, but its last answers are still relayed
             await self._loop.sock_sendall(self._link, out)
         self._blocked = False
 
     async def _relay_answers(self, link: socket.socket) -> None:
-        """To the worker, until the link is closed and the worker has been sent everything."""
+        """Relay answers to the worker until the link is closed, and then send the last messages."""
         frames = Frames()
         with contextlib.suppress(OSError):
             with contextlib.suppress(ConnectionResetError):  # the process has died with requests unread
@@ -164,8 +171,9 @@ class WorkerConnection:
     def _end(self, *last: messages.FromEngine) -> None:
         self.send(*last)
         self._ended = True
-        # A TCP connection that is closed with something unread takes along what the worker has not read yet. TLS reads
-        # on until the worker has closed its side.
+        # Closing a TCP socket with unread received bytes sends a reset, and the worker would lose the answers that it
+        # has not read yet (RFC 1122, section 4.2.2.13). So only the sending side is closed, and reading goes on until
+        # the worker closes its side. TLS cannot be half closed, but its transport reads on until the worker has closed.
         if self._writer.can_write_eof():
             self._writer.write_eof()
         else:
@@ -173,18 +181,18 @@ class WorkerConnection:
 
 
 class EngineRelay:
-    """The workers of one inference process, which is whom its `EngineServer` works for: see `EngineUser`."""
+    """The workers of one inference process. It is the user of its `EngineServer`: see `EngineUser`."""
 
     def __init__(self, server: InferenceProcess, engines: ServedEngines) -> None:
         self.usage = messages.Usage()
-        """What its workers have there."""
+        """The sums over the workers' open utterances, as the inference process last reported them."""
         self.connections: dict[int, WorkerConnection] = {}
-        """By their numbers, those that wait for the engine included."""
+        """The connections by their numbers, including those that wait for the engine."""
         self._server, self._engines = server, engines
         self._working: tuple[str, ...] = ()
-        """What the engine is working on, by its names."""
-        self._takes = False
-        """The engine is ready, and not about to be replaced."""
+        """The utterances that the engine is working on, by the engine's names for them."""
+        self._accepting = False
+        """Whether the engine is ready and will not be replaced, so that workers can be attached."""
 
     @property
     def legs(self) -> int:
@@ -199,9 +207,9 @@ class EngineRelay:
         return bool(self._working)
 
     def add(self, connection: WorkerConnection) -> None:
-        """A worker has been let in. It waits here until the engine is ready."""
+        """Add an authenticated worker, which waits here until the engine is ready."""
         self.connections[connection.number] = connection
-        if self._takes:
+        if self._accepting:
             self._attach(connection)
         elif self._server.state is EngineStatus.FAILED:
             connection.end(messages.EngineFailed(self._server.last_end or self._server.reason))
@@ -217,7 +225,7 @@ class EngineRelay:
                 unused.enter_context(ours)
                 self._server.attach(messages.Attach(connection.number, connection.worker), theirs)
                 unused.pop_all()
-        except OSError as error:  # it has just died, or reads nothing; or there is no file descriptor to be had
+        except OSError as error:  # the process has just died or does not read, or no file descriptor is free
             log.error("a worker has no link to the engine", worker=connection.worker, reason=str(error))
             connection.end()
         else:
@@ -226,10 +234,10 @@ class EngineRelay:
     # -- `asr.client.engine_server.EngineUser` --
 
     def next_message(self) -> None:
-        """Workers' messages go over links of their own."""
+        """None: each worker's messages go over the worker's own link."""
 
     def on_ready(self) -> None:
-        self._takes = True
+        self._accepting = True
         for connection in self.connections.values():
             if connection.waits:
                 self._attach(connection)
@@ -248,7 +256,7 @@ class EngineRelay:
                 self._on_closed(connection, message)
 
     def stop_accepting(self, *, replaced: bool) -> None:
-        self._takes = False
+        self._accepting = False
         for connection in list(self.connections.values()):
             connection.send(messages.Draining())
             if replaced:
@@ -272,8 +280,8 @@ class EngineRelay:
         self._forget()
 
     def _forget(self) -> None:
-        """The process is gone, and the next one has nothing."""
-        self._takes, self._working, self.usage = False, (), messages.Usage()
+        """The process is gone, and its successor starts without utterances."""
+        self._accepting, self._working, self.usage = False, (), messages.Usage()
         self._server.wake()
         self._engines.emptied.set()
 
@@ -296,7 +304,7 @@ class ServedEngines(Engines):
     """The engines of an engine server.
 
     Args:
-        on_final: takes the times of each final of a traced utterance, and the name of the worker.
+        on_final: receives the times of each final of a traced utterance, and the name of the worker.
     """
 
     relays = True
@@ -311,7 +319,7 @@ class ServedEngines(Engines):
         self.counters, self.listener_counters = RecognizerCounters(), ListenerCounters()
         self.on_final = on_final
         self.emptied = asyncio.Event()
-        """Set when an engine may have nothing to do any more."""
+        """Set when the last open utterance of an engine may be over."""
         self._relays: list[EngineRelay] = []
         super().__init__(settings, on_state=on_state)
 
@@ -324,7 +332,7 @@ class ServedEngines(Engines):
         raise AssertionError("the processes of this machine stay")
 
     def relay(self, engine: int) -> EngineRelay | None:
-        """The relay to the engine of this number; None: there are fewer."""
+        """The relay to the engine of this number; None if there are fewer engines."""
         if not 0 <= engine < len(self.servers):
             return None
         user = self.servers[engine].user
@@ -332,7 +340,7 @@ class ServedEngines(Engines):
         return user
 
     def on_cut_off(self, connection: WorkerConnection, reason: str, *, slow: bool = False) -> None:
-        """A worker is cut off, because of what it has sent or because it does not read."""
+        """Count and log a worker that is cut off, because it sent an invalid message or is `slow` to read."""
         self.listener_counters.slow += slow
         self.listener_counters.violations += not slow
         (log.warning if slow else log.error)("worker cut off", worker=connection.worker, reason=reason)
@@ -345,7 +353,7 @@ class ServedEngines(Engines):
 
     @property
     def workers(self) -> int:
-        """How many workers are connected. Each has a connection to each engine."""
+        """The number of connected workers. Each worker has a connection to each engine."""
         return max((len(each.connections) for each in self._relays), default=0)
 
     @property
@@ -354,25 +362,25 @@ class ServedEngines(Engines):
 
     @property
     def legs(self) -> int:
-        """Legs that have their place here."""
+        """The number of legs that are placed at this engine server."""
         return sum(each.usage.legs for each in self._relays)
 
     @property
     def files(self) -> int:
-        """Open utterances of files."""
+        """The number of open utterances of files."""
         return sum(each.usage.files for each in self._relays)
 
     @property
     def backlog_bytes(self) -> int:
-        """The audio of open utterances."""
+        """The audio of open utterances, in bytes."""
         return sum(each.usage.audio_bytes for each in self._relays)
 
     @property
     def spilled_bytes(self) -> int:
-        """None of it is on disk: workers keep what there is no room for."""
+        """Always 0: an engine server keeps no audio on disk, since workers keep the audio for which it has no room."""
         return 0
 
     @property
     def delay_ms(self) -> int:
-        """How long requests of calls have lately waited before the engine began with them."""
+        """How long requests of calls have lately waited before the engine began them, at the slowest engine."""
         return max((each.usage.delay_ms for each in self._relays), default=0)
