@@ -1,8 +1,8 @@
-"""What to do when a step needs more memory than there is. Pure.
+"""Decides which requests are repeated, and which are dropped, after a step has run out of memory. Pure.
 
-A step that fails so has answered nobody and changed nothing, so it is done again, smaller: without files; then without
-partials, which are shed; then with half of the finals; and only a final that fails alone is given up. After some steps
-that went well the next size up is tried again.
+Such a step has answered no request and changed no state, so it is repeated in a smaller size: first without files, then
+without partials, which are shed, then with half of the finals. Only a final that fails alone is given up. After some
+successful steps the next larger size is tried again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from asr.scheduling.request import Lane, Request
 
 PARTIALS = (Lane.FIRST_PARTIAL, Lane.PARTIAL)
 STEPS_BEFORE_GROWTH = 32
-"""Steps that must go well before a larger one is tried."""
+"""The number of successful steps in a row before a larger size is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What to do with the requests of a step that failed; those that are not named are tried again."""
+    """The decision about the requests of a failed step. Those that are not named here are repeated."""
 
     shed: tuple[Request, ...] = ()
-    """They get no answer."""
+    """The partials that get no answer."""
     give_up: Request | None = None
-    """It fails: there is nothing smaller to try."""
+    """The request that fails, because it was alone and there is no smaller step to try."""
 
 
 class OomBackoff:
-    """How much the next step may hold."""
+    """The size that the next step may have."""
 
     def __init__(self, most: int) -> None:
-        """`most`: requests in a step."""
+        """`most`: the most requests in a step, when memory is not short."""
         self.limit = self._most = most
         self.files = True
-        """Whether they may have a part in the steps of calls."""
+        """Whether requests of files may share a step with those of calls."""
         self.exhausted = 0
-        """Steps that have failed."""
+        """The number of steps that have failed."""
         self._well = 0
 
     def on_exhausted(self, requests: Sequence[Request]) -> Relief:

@@ -1,18 +1,21 @@
-"""Which request the engine serves next. Pure: no clock, no audio, no tensors; the caller says when an answer is late.
+"""Decides which request the engine serves next. Pure: no clock, no audio, no tensors; the caller sets the deadlines.
 
 Rules:
-- Lanes in this order: final, first partial, partial refresh, speculative final, words, batch. Inside a lane of calls
-  (all but batch) the earliest deadline first.
-- A speculative final whose deadline has passed goes right behind the finals: its endpoint is near. Until then the
-  speaker may go on, and whoever waits for a partial waits for something certain.
-- One request per utterance waits: a newer revision replaces it and keeps the earlier deadline, or in batch its place,
-  if the lane is the same, so that an utterance that is refreshed faster than it is served does not wait for ever.
-- Batch takes turns between streams, streams with a client waiting first: one of each, then the next of each.
-- `take` hands a request out; it comes back through `finish` or, after a bounded step that was not enough, `put_back`.
-  In between it may be superseded or cancelled: identity (utterance, revision) decides, never the order of events.
-- More than `max_partials` waiting partials are shed, refreshes before first partials and oldest first. Finals never.
-- Workers that share the engine take turns in each lane of calls, and the one with most waiting partials loses them: one
-  that asks for too much lets itself wait, and not the others.
+- The lanes are served in this order: final, first partial, partial refresh, speculative final, words, batch. Inside a
+  lane of calls (all but batch), the request with the earliest deadline is first.
+- A speculative final whose deadline has passed is served right after the finals, because its endpoint is near. Before
+  that the speaker may still go on, and the final would be useless, whereas a partial is certain to be used.
+- At most one request per utterance waits. A newer revision replaces it. If the lane is the same, the new request keeps
+  the earlier deadline, or its place in batch; otherwise an utterance that is refreshed faster than it is served would
+  wait for ever.
+- In batch the streams take turns, one request each per round. Streams with a waiting client come first.
+- `take` hands a request out. It returns through `finish`, or through `put_back` after a bounded step that was not
+  enough. Meanwhile it may be superseded or cancelled, so the returned request is valid only while it is the very object
+  that was handed out last for its utterance. The order of events never decides.
+- Beyond `max_partials`, waiting partials are shed: refreshes before first partials, the oldest first. Finals are never
+  shed.
+- Workers that share the engine take turns in each lane of calls, and partials of the worker with the most waiting ones
+  are shed first. A worker that requests too much delays only itself.
 """
 
 from __future__ import annotations
@@ -28,16 +31,17 @@ from asr.scheduling.request import Lane, Request
 
 @dataclass(slots=True)
 class _Queue:
-    """What one source waits for in one lane of calls."""
+    """The waiting requests of one source in one lane of calls."""
 
     heap: list[tuple[float, int, str]] = field(default_factory=list)
-    """(deadline, ticket, utterance); dead if the utterance waits with another ticket, or not at all."""
+    """(deadline, ticket, utterance). An entry is dead if the utterance waits with another ticket, or not at all."""
     oldest: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Utterances in the order in which they joined it."""
+    """The waiting utterances in the order in which they joined the queue."""
 
 
 class Scheduler:
-    """See the module's rules. All operations cost O(log n), and O(sources) where several share the engine."""
+    """The waiting requests, served by the module's rules. An operation costs O(log n) in the waiting requests, and
+    O(sources) where several workers share the engine."""
 
     def __init__(self, *, max_partials: int = 256) -> None:
         assert max_partials > 0
@@ -47,16 +51,18 @@ class Scheduler:
         self._waiting: dict[str, tuple[int, Request]] = {}
         """Utterance → (ticket, request)."""
         self._taken: dict[str, Request] = {}
+        """Utterance → the request that `take` has handed out and that is still valid."""
         self._queues: dict[Lane, OrderedDict[str, _Queue]] = {
             lane: OrderedDict() for lane in Lane if lane is not Lane.BATCH
         }
-        """Lane of calls → the sources that wait in it, in the order of their turns."""
+        """Lane of calls → source → its queue; sources are in the order of their turns."""
         self._turns: tuple[OrderedDict[str, OrderedDict[str, None]], ...] = (OrderedDict(), OrderedDict())
-        """Batch: (synchronous, other) streams in the order of their turns, each with its utterances."""
+        """The batch lane, for streams with a waiting client and for others: stream → its utterances. Streams are in the
+        order of their turns."""
         self._tickets = 0
 
     def __len__(self) -> int:
-        """Requests that wait or are being served."""
+        """The number of requests that wait or are being served."""
         return len(self._waiting) + len(self._taken)
 
     def waiting(self, lane: Lane) -> int:
@@ -70,11 +76,11 @@ class Scheduler:
         )
 
     def pending(self, utterance_id: str) -> bool:
-        """Whether the utterance's newest request is still to be answered."""
+        """Whether the utterance's newest request has not been answered yet."""
         return utterance_id in self._waiting or utterance_id in self._taken
 
     def submit(self, request: Request) -> bool:
-        """Queue a request. False when it is stale: the utterance has asked for something newer already."""
+        """Queue a request. Returns False if it is stale, because the utterance has submitted a newer one already."""
         name = request.utterance_id
         if request.revision <= self._newest.get(name, -1):
             return False
@@ -99,7 +105,10 @@ class Scheduler:
         lanes: tuple[Lane, ...] = tuple(Lane),
         runnable: Callable[[Request], bool] = lambda request: True,
     ) -> list[Request]:
-        """Up to `limit` requests, the most urgent first. What is not `runnable` now keeps its place."""
+        """Hand out up to `limit` requests, the most urgent first. Those that are not `runnable` now keep their places.
+
+        `now_s`: speculative finals with a deadline up to this time are served right after the finals.
+        """
         taken: list[Request] = []
         for lane in lanes:
             if lane is Lane.BATCH:
@@ -113,31 +122,31 @@ class Scheduler:
         return taken
 
     def put_back(self, request: Request) -> None:
-        """The engine did a bounded step for it and needs more; nothing happens if it has been superseded since."""
+        """Queue a request again that needs a further step; nothing happens if it has been superseded meanwhile."""
         if self._taken.get(request.utterance_id) is request:
             del self._taken[request.utterance_id]
             self._put(request, again=True)
 
     def shed(self, request: Request) -> None:
-        """A partial that was taken gets no answer; nothing happens if it has been superseded since."""
+        """Drop a partial that was handed out; nothing happens if it has been superseded meanwhile."""
         if self._taken.get(request.utterance_id) is request:
             del self._taken[request.utterance_id]
             self.shed_partials += 1
 
     def withdraw(self, utterance_id: str) -> None:
-        """Nobody wants the answer to the newest request any more; the utterance goes on."""
+        """Drop the newest request, whose answer nobody needs any more; the utterance goes on."""
         self._remove(utterance_id)
         self._taken.pop(utterance_id, None)
 
     def finish(self, request: Request) -> bool:
-        """The engine has an answer. False: it is stale, throw it away."""
+        """The engine has answered the request. Returns False if the answer is stale and must be dropped."""
         if self._taken.get(request.utterance_id) is not request:
             return False
         del self._taken[request.utterance_id]
         return True
 
     def forget(self, utterance_id: str) -> None:
-        """The utterance is over; what it still waited for is dropped."""
+        """The utterance is over: drop its request."""
         self.withdraw(utterance_id)
         self._newest.pop(utterance_id, None)
 
@@ -150,7 +159,7 @@ class Scheduler:
         if request.lane is Lane.BATCH:
             queue = self._turns[not request.synchronous].setdefault(request.stream or name, OrderedDict())
             queue[name] = None
-            if again:  # what has been begun goes on first: the engine holds state for it
+            if again:  # an utterance that was begun goes on first, because the engine holds state for it
                 queue.move_to_end(name, last=False)
             return
         waiting = self._queues[request.lane].setdefault(request.source, _Queue())
@@ -160,7 +169,7 @@ class Scheduler:
     def _take_call(
         self, lane: Lane, limit: int, runnable: Callable[[Request], bool], *, until_s: float = inf
     ) -> list[Request]:
-        """Requests whose deadline is `until_s` or before."""
+        """Take up to `limit` requests of a lane whose deadline is not after `until_s`; sources take turns."""
         queues = self._queues[lane]
         turns = deque(queues.items())
         taken: list[Request] = []
@@ -185,7 +194,7 @@ class Scheduler:
         return taken
 
     def _remove(self, name: str) -> Request | None:
-        """Take the utterance's waiting request out; its heap entry is dead from then on."""
+        """Remove and return the utterance's waiting request. Its heap entry is dead from then on."""
         _, request = self._waiting.pop(name, (0, None))
         if request is None:
             return None
@@ -205,7 +214,8 @@ class Scheduler:
         return request
 
     def _sweep(self, queue: _Queue) -> None:
-        """In a lane that the others keep waiting the dead would pile up: they go when they are more than half."""
+        """Remove dead heap entries once they are more than half. `_take_call` drops them only when they reach the top,
+        so they would accumulate in a lane that more urgent ones keep waiting."""
         if len(queue.heap) > 2 * len(queue.oldest):
             queue.heap[:] = [entry for entry in queue.heap if self._waiting.get(entry[2], (0, None))[0] == entry[1]]
             heapify(queue.heap)
@@ -228,7 +238,7 @@ class Scheduler:
         taken: list[Request] = []
         for turns in self._turns:
             streams = list(turns)
-            while streams:  # those that had one this round
+            while streams:  # each round visits the streams that had a request in the round before
                 streams = [stream for stream in streams if stream in turns]
                 round_ = []
                 for stream in streams:
