@@ -1,4 +1,4 @@
-"""Counts what engines are asked and what they answer: of a recognizer, or of an engine server for all its workers."""
+"""The counters of requests to engines and their answers, in a worker or in an engine server for all its workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = structlog.get_logger("asr")
 
 @dataclass(slots=True)
 class RecognizerCounters:
-    """Plain integers for the metrics."""
+    """Plain integers, which the metrics show."""
 
     utterances: int = 0
     partials: int = 0
-    """Delivered."""
+    """The number of partials delivered."""
     finals: int = 0
-    """Delivered, speculative ones included."""
+    """The number of finals delivered, including speculative ones and those with an error."""
     errors: int = counter("Counts finals that the engine answered with an error.")
     alignments: int = counter("Counts utterances whose words were given times.")
     words: int = counter("Counts words that were given times.")
@@ -31,7 +31,7 @@ class RecognizerCounters:
     )
     stale: int = counter("Counts answers of the engine that came too late to be used.")
     refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
-    """More than `asr.max_backlog_mb`."""
+    """The limit is `asr.max_backlog_mb`."""
     shed_partials: int = counter("Counts partials that the scheduler dropped under load.")
     exhausted_steps: int = counter(
         "Counts steps of the engine that ran out of memory and were repeated in smaller parts."
@@ -46,14 +46,14 @@ class RecognizerCounters:
     replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
 
     def on_dropped(self, server: str, partials: int, exhausted: int) -> None:
-        """An engine has shed partials, or has repeated steps for which it had no memory."""
+        """Count partials that an engine has shed, and steps that it has repeated because it ran out of memory."""
         self.shed_partials += partials
         self.exhausted_steps += exhausted
         if exhausted:
             log.warning("the engine ran out of memory", server=server, steps=exhausted, shed=partials)
 
     def add(self, now: RecognizerCounters, before: RecognizerCounters) -> None:
-        """Count what somebody else has counted between these two."""
+        """Add the differences between two readings of another process's counters."""
         for each in fields(self):
             more = getattr(now, each.name) - getattr(before, each.name)
             setattr(self, each.name, getattr(self, each.name) + more)

@@ -1,9 +1,10 @@
-"""Lets a worker and an engine server show each other that both know `cluster.token`, which neither sends. No I/O.
+"""The proofs by which a worker and an engine server show each other that both know `cluster.token`. No I/O.
 
-The worker sends a nonce, the server one of its own, the worker proves the token, and then the server does. Each proof
-is an HMAC (RFC 2104) over both nonces, the side that it comes from, and both ends of the TCP connection as that side
-sees them. So whoever listens at the server's address in its stead learns nothing that it could use anywhere else, and
-cannot pass the messages on to the real server: that one sees another connection.
+The token itself is never sent. The worker sends a nonce, the server responds with another nonce, the worker sends its
+proof, and then the server sends its own. Each proof is an HMAC (RFC 2104) over both nonces, the side that sends it, and
+both ends of the TCP connection as that side sees them. An impostor at the server's address therefore learns nothing
+that it could use elsewhere. It cannot relay the messages to the real server either, because its own connection to that
+server has other ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 NONCE_BYTES = 32
 MAX_BYTES = 4096
-"""Bytes of a frame before the other side is known."""
+"""The most bytes in a frame until the other side has proved that it knows the token."""
 
 
 def nonce() -> bytes:
@@ -28,14 +29,15 @@ def nonce() -> bytes:
 
 @lru_cache(maxsize=4)
 def key_of(token: str) -> bytes:
-    """The key of the proofs. It costs some hundredths of a second, so that whoever has seen a proof cannot try
-    many tokens."""
+    """Derive the key of the proofs by scrypt (RFC 7914). It takes some hundredths of a second, so that somebody who has
+    recorded a proof cannot try many tokens. The result is cached, because deriving it blocks the event loop."""
     return hashlib.scrypt(token.encode("utf-8", "replace"), salt=b"mediaworker cluster.token", n=2**13, r=8, p=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """One connection, of which both nonces are known. `worker` and `server`: its ends, as `getsockname` has them."""
+    """The values on which both proofs of a connection depend. `worker` and `server` are the ends of the connection, in
+    the form of `getsockname`."""
 
     token: str
     worker_nonce: bytes
@@ -44,16 +46,19 @@ class Greeting:
     server: Sequence[Any]
 
     def proof(self, side: Literal["worker", "server"]) -> bytes:
+        """Return the proof that this side sends. The length before each part keeps the parts apart."""
         parts = [side.encode(), self.worker_nonce, self.server_nonce, _end(self.worker), _end(self.server)]
         whole = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(key_of(self.token), whole, "sha256")
 
     def proves(self, side: Literal["worker", "server"], proof: bytes) -> bool:
+        """Whether a received proof is the one of this side, compared in constant time."""
         return hmac.compare_digest(self.proof(side), proof)
 
 
 def _end(name: Sequence[Any]) -> bytes:
-    """An address and a port, the same on both sides of a connection: IPv4 may be written as IPv6 on one of them."""
+    """Return an address and port in a form that is equal on both sides. An IPv4 address is unmapped, because a
+    dual-stack socket on one side shows it as `::ffff:a.b.c.d`, and the scope of a link-local one is removed."""
     address = ipaddress.ip_address(str(name[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return f"{mapped or address} {name[1]}".encode()

@@ -1,9 +1,9 @@
 """The messages between the media process and the inference process, framed as in `config.process.framing`.
 
-Audio crosses once, as deltas in the codec's own bytes. A worker and an engine server on another machine exchange the
-same messages over TCP, after a greeting: `WorkerHello` instead of `Configure`, answered with `Welcome` or `Refused`.
-Without certificates both prove first that they know the token (`asr.greeting`): `WorkerHello`, `Challenge`, `Proof`,
-`Welcome`.
+Each byte of audio is sent once, in the codec's own format. A worker and an engine server on another machine exchange
+the same messages over TCP, after a greeting: the worker sends `WorkerHello` instead of `Configure`, and the server
+responds with `Welcome` or `Refused`. Without certificates, both first prove that they know the token (`asr.greeting`);
+the order is then `WorkerHello`, `Challenge`, `Proof`, `Welcome`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from config.process.framing import FramedMessage, decode
 from config.settings import Asr, Qwen
 
 MAX_AUDIO_BYTES = 256 * 1024
-"""Audio in one `Append`: 8 s of wideband. A longer backlog is several messages, so that a request can go in between."""
+"""The most audio in one `Append`: 8 s of wideband. A longer backlog is sent in several messages, so that messages of
+other utterances can go in between."""
 
 
 # -- media process → inference process ---------------------------------------------------------------------------------
 
 
 class Configure(FramedMessage, frozen=True):
-    """The first message."""
+    """The first message to an inference process: the engine to load, and the settings for it."""
 
     engine: str
     asr: Asr
@@ -36,16 +37,16 @@ class Configure(FramedMessage, frozen=True):
 
 
 class WorkerHello(FramedMessage, frozen=True, tag="hello"):
-    """A worker's first message to an engine server. It has been shown no certificate that is not trusted."""
+    """A worker's first message to an engine server. With TLS, the server's certificate has been verified before."""
 
     version: int
-    """`protocol` of the worker; of a message in another version nothing else is read."""
+    """The worker's `protocol`. If it differs from the server's, the server reads no other field."""
     worker: str = ""
-    """Its name in the server's log and metrics."""
+    """The worker's name in the server's log and metrics."""
     nonce: bytes = b""
     """A random number where there are no certificates: see `asr.greeting`."""
     engine: int = 0
-    """The one that it wants a link to; see `Welcome.engines`."""
+    """The number of the engine to which the worker wants a link; see `Welcome.engines`."""
 
 
 class Proof(FramedMessage, frozen=True):
@@ -55,50 +56,58 @@ class Proof(FramedMessage, frozen=True):
 
 
 class Release(FramedMessage, frozen=True):
-    """To an engine server: the leg has its place elsewhere from now on, or is over. Open utterances go on."""
+    """To an engine server: the leg is over, or is placed at another server from now on. Open utterances go on."""
 
     stream: str
 
 
 class Open(FramedMessage, frozen=True):
+    """Begins an utterance."""
+
     utterance: Utterance
     suspect: bool = False
-    """An inference process has died over it, perhaps in the company of others. It gets steps of its own until the
-    engine has answered it, so that the next death says whose fault it is."""
+    """Whether an inference process has died over the utterance, perhaps in a step with others. The engine processes it
+    alone until it has answered it, so that the next death shows whether it is the cause."""
 
 
 class Append(FramedMessage, frozen=True):
+    """The next part of an utterance's audio."""
+
     utterance_id: str
     start: int
-    """Byte offset of `audio` in the utterance: deltas are contiguous, and the receiver asserts it."""
+    """The byte offset of `audio` in the utterance. Parts must be contiguous, or the receiver raises ProtocolError."""
     audio: bytes
 
 
 class PartialRequest(FramedMessage, frozen=True):
+    """A request for a partial, in place of any earlier request of the utterance."""
+
     utterance_id: str
     revision: int
     end: int
-    """Byte offset up to which the answer may have heard, so that a replayed request decodes the same samples."""
+    """The byte offset up to which the audio is used, so that a replayed request decodes the same samples."""
 
 
 class FinalRequest(FramedMessage, frozen=True):
+    """A request for a final. With `commit`, the answer ends the utterance."""
+
     utterance_id: str
     revision: int
     end: int
     commit: bool
     wanted_in_ms: int = 0
-    """Before that nobody waits for the answer: a speculative final's endpoint fires then at the earliest."""
+    """Nobody waits for the answer before this time: it is the earliest time of a speculative final's endpoint."""
 
 
 class Withdraw(FramedMessage, frozen=True):
-    """The speaker has gone on: the answer to a speculative final is not wanted any more."""
+    """The speaker has gone on: the answer to a speculative final is not needed any more."""
 
     utterance_id: str
 
 
 class Align(FramedMessage, frozen=True):
-    """Instead of `CloseUtterance`, for an utterance with `words`: its final is taken, and the times of its words are
-    wanted. It is done with the answer."""
+    """A request for the word timestamps of an accepted final, instead of `CloseUtterance`. The answer ends the
+    utterance."""
 
     utterance_id: str
     revision: int
@@ -106,52 +115,56 @@ class Align(FramedMessage, frozen=True):
     """The text of the final."""
     language: str
     end: int
-    """Byte offset up to which the final has heard."""
+    """The byte offset up to which the audio was used for the final."""
 
 
 class CloseUtterance(FramedMessage, frozen=True):
-    """The utterance is done (its final is taken, or it was cancelled); nothing more is answered for it."""
+    """The utterance is over: its final was accepted, or it was cancelled. It gets no more answers."""
 
     utterance_id: str
 
 
 class Ping(FramedMessage, frozen=True):
-    """Answered with `Pong` between two steps of the engine: one that hangs does not answer."""
+    """Requests a `Pong`, which the engine sends between two steps. An engine that hangs does not send it."""
 
 
 # -- inference process → media process ---------------------------------------------------------------------------------
 
 
 class EngineReady(FramedMessage, frozen=True):
+    """The engine is loaded and warm: it accepts utterances from now on."""
+
     engine: str
     words: tuple[str, ...]
-    """Languages whose words the aligner gives times; empty: there is no aligner."""
+    """The languages whose words the aligner can timestamp; empty if there is no aligner."""
     runtime: Runtime = Runtime()
-    """Where the engine computes."""
+    """The device and the libraries that the engine uses."""
 
 
 class EngineFailed(FramedMessage, frozen=True):
-    """Instead of `EngineReady`: there will be no engine, whatever is tried; the process ends."""
+    """Instead of `EngineReady`: the engine cannot be started and a retry is useless; the process ends."""
 
     reason: str
 
 
 class EngineCrashed(FramedMessage, frozen=True):
-    """The engine has raised what it may not; the process ends."""
+    """The engine has raised an unexpected error; the process ends."""
 
     reason: str
 
 
 class Working(FramedMessage, frozen=True):
-    """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
-    be what killed it. An engine server sends it only when that has happened, before `EngineCrashed`."""
+    """The utterances of the step that the engine is about to begin, sent whenever they change. If the process dies, one
+    of them may be the cause. An engine server sends this only after such a death, before `EngineCrashed`."""
 
     utterance_ids: tuple[str, ...]
     shared: bool = False
-    """Utterances of other workers were among them."""
+    """Whether the step also had utterances of other workers."""
 
 
 class Heard(FramedMessage, frozen=True):
+    """The answer to `PartialRequest` or `FinalRequest`."""
+
     hypothesis: Hypothesis
 
 
@@ -162,32 +175,34 @@ class Words(FramedMessage, frozen=True):
 
 
 class Dropped(FramedMessage, frozen=True):
-    """Since the last such message."""
+    """Counts since the last such message."""
 
     partials: int
-    """Shed, because too many requests waited or memory was short."""
+    """The number of partials that were shed because too many requests waited or memory was short."""
     exhausted: int = 0
-    """Steps that needed more memory than there was, and were done again with less in them."""
+    """The number of steps that ran out of memory and were repeated with fewer requests."""
 
 
 class Pong(FramedMessage, frozen=True):
-    """The engine is between two steps; from an engine server: the connection lives."""
+    """The answer to `Ping`. From an inference process it shows that the engine does not hang. From an engine server it
+    shows only that the connection works."""
 
 
 class Welcome(FramedMessage, frozen=True):
-    """An engine server's answer to `WorkerHello`. `EngineReady` follows when its engine is."""
+    """An engine server's answer to `WorkerHello`. `EngineReady` follows as soon as its engine is ready."""
 
     version: int
     server: str
-    """Its name, for the worker's log."""
+    """The server's name, for the worker's log."""
     engine: str
     model: str
-    """As the server's `asr.model`; empty where the engine has only one."""
+    """The server's `asr.model`; empty if the engine has only one model."""
     languages: tuple[str, ...]
     proof: bytes = b""
-    """Where there are no certificates: the server knows the token as well."""
+    """The proof that the server knows the token as well; empty where there are certificates."""
     engines: int = 1
-    """Inference processes of the server. A worker has a connection for each, and says in `WorkerHello` for which."""
+    """The number of the server's inference processes. A worker opens a connection for each, and names the number of the
+    process in `WorkerHello`."""
 
 
 class Challenge(FramedMessage, frozen=True):
@@ -197,52 +212,52 @@ class Challenge(FramedMessage, frozen=True):
 
 
 class Refused(FramedMessage, frozen=True):
-    """An engine server's last message to a worker: why it does not serve it."""
+    """An engine server's last message to a worker: the reason why it does not serve the worker."""
 
     reason: str
 
 
 class ServerLoad(FramedMessage, frozen=True, tag="load"):
-    """How busy an engine server is: sent with its answers, and when something has changed."""
+    """The load of an engine server, sent with its answers and at intervals if it has changed."""
 
     legs: int = 0
-    """Legs of other workers that have their place there."""
+    """The number of other workers' legs that are placed at the server."""
     files: int = 0
-    """Open utterances of files, of other workers."""
+    """The number of other workers' open utterances of files."""
     delay_ms: int = 0
-    """How long requests of calls have lately waited before the engine began with them."""
+    """How long requests of calls have lately waited before the engine began them."""
     max_bytes: int = 0
-    """No further utterance of this worker is to be opened while the server holds so much of its audio;
-    0: what the worker itself allows."""
+    """The worker opens no further utterance while the server holds this much of its audio; 0 sets no limit beyond the
+    worker's own."""
 
 
 class Draining(FramedMessage, frozen=True):
-    """The engine server is about to end: it answers what it has, and takes no further utterances."""
+    """The engine server is about to end: it answers the open utterances, and accepts no further ones."""
 
 
 # -- inference process ↔ its parent, which relays for the workers of an engine server ---------------------------------
 
 
 class Attach(FramedMessage, frozen=True):
-    """To the inference process, beside the descriptor of a socket: one more link."""
+    """To the inference process, together with the descriptor of a socket: one more link."""
 
     link: int
-    """Its number; no other link of this process has had it."""
+    """The link's number, which is never used again."""
     worker: str
     """The name of the worker at its other end."""
 
 
 class LinkClosed(FramedMessage, frozen=True):
-    """The inference process has closed a link that its worker had not."""
+    """The inference process has closed a worker's link by itself."""
 
     link: int
     reason: str
     slow: bool = False
-    """The worker has not read its answers; otherwise it has sent what makes no sense, and has been told so."""
+    """Whether the worker did not read its answers. Otherwise it sent an invalid message, and was sent `Refused`."""
 
 
 class Answered(FramedMessage, frozen=True):
-    """What a final of a traced utterance has taken. Times are those of the machine's monotonic clock."""
+    """The times of a traced utterance's final, by the machine's monotonic clock."""
 
     link: int
     traceparent: str
@@ -252,27 +267,27 @@ class Answered(FramedMessage, frozen=True):
 
 
 class Usage(FramedMessage, frozen=True):
-    """What all workers together have at the engine; sent when it has changed."""
+    """The sums over all workers of an engine; sent when they have changed."""
 
     open_utterances: int = 0
     legs: int = 0
     files: int = 0
-    """Open utterances of files."""
+    """The number of open utterances of files."""
     audio_bytes: int = 0
-    """Audio of open utterances."""
+    """The audio of open utterances."""
     delay_ms: int = 0
-    """How long requests of calls have lately waited before the engine began with them."""
+    """How long requests of calls have lately waited before the engine began them."""
     dropped_partials: int = 0
-    """Partials that were not sent because a worker was slow to read, since the process began."""
+    """The number of partials since the process began that were not sent because a worker was slow to read."""
     counters: RecognizerCounters = RecognizerCounters()
-    """Counts since the process began."""
+    """The counts since the process began."""
 
 
 PROTOCOL = 2
-"""Version of what a worker and an engine server tell each other, behind TLS: one more with each change that the other
-side must know of."""
+"""The version of the messages between a worker and an engine server with TLS. Each change that the other side must know
+of raises it by one."""
 TOKEN_PROTOCOL = 3
-"""The same without certificates. In version 1 the worker told the token to whoever listened at the address."""
+"""The same version without certificates. In version 1 the worker sent the token itself to any peer at the address."""
 
 
 def protocol(*, tls: bool) -> int:
@@ -288,7 +303,7 @@ FromEngine = (
 
 
 class _AnyHello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
-    """The part of `WorkerHello` that every version of it has."""
+    """The part of `WorkerHello` that is the same in every version."""
 
     version: int
 
@@ -297,7 +312,7 @@ _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
     ToEngine, dec_hook=lambda kind, value: kind(value)
 )
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-# Each takes the body of a frame, and raises FrameError.
+# Each decodes the body of a frame, and raises FrameError.
 decode_to_engine = partial(decode, _to_engine)
 decode_from_engine = partial(decode, _from_engine)
 decode_attach = partial(decode, msgspec.msgpack.Decoder(Attach))

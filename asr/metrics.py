@@ -1,4 +1,4 @@
-"""The metrics of recognition: what is counted of all utterances, and the state of each inference process."""
+"""The metrics of recognition: the counters of all utterances, and the state of each inference process."""
 
 from __future__ import annotations
 
