@@ -72,7 +72,7 @@ class ApiContext(OperatorContext):
     hub: EventHub
     metrics: MetricsRegistry
     directory: CallDirectory
-    """Of all calls that can be asked about here."""
+    """Finds a call's state, among all calls whose state this worker's API can return."""
     report: Callable[[], tuple[list[str], dict[str, Any]]]
     """As `readiness`, which adds the hub's own trouble and warnings."""
     unknown_language: Callable[[str], str] = lambda code: ""

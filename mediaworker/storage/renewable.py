@@ -67,7 +67,7 @@ class RenewableStore(Generic[D]):
         self.set_aside: tuple[str, ...] = ()
         """The names of damaged files beside the store, as of the latest check."""
         self.warning: str | None = None
-        """What is to be known about the latest renewal, None when there was none."""
+        """A sentence for the operator about the latest renewal; None if there was none."""
         self._link, self._database, self._now = file, database, now
         self._thread: DatabaseThread[D] | None = None
         self._unusable: StoreUnusable | None = None

@@ -198,7 +198,7 @@ class SqliteFile:
         return None
 
     def _intact(self, decoder: msgspec.json.Decoder[T], stored: object, what: str) -> T | None:
-        """What is stored, decoded; None for what cannot be read, which is told."""
+        """Return a stored value decoded; None if it cannot be decoded, which is reported to `on_damage` as `what`."""
         with contextlib.suppress(ValueError):
             if isinstance(stored, bytes):
                 return decoder.decode(stored)

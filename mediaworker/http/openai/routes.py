@@ -203,7 +203,7 @@ class TranscriptionAnswer:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """What is wrong with a file or with the engine becomes a Problem."""
+    """Turn the refusal of a file, or an unavailable engine, into a Problem with the status that it deserves."""
     try:
         yield
     except FileRefused as refused:
