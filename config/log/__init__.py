@@ -1,1 +1,1 @@
-"""What every log line shares: how text is escaped and masked, how a terminal shows it, and how often it is repeated."""
+"""The handling of log lines: masked and escaped text, the format for terminals, and the limit on repeated lines."""
