@@ -117,7 +117,7 @@ class EngineServer(ABC):
         self.reason = ""
         """Why the server is in this state."""
         self.last_end = ""
-        """Why the last life ended that nobody had asked to end."""
+        """Why the engine last died or was not reached; an end on request does not count."""
         self.runtime: Runtime | None = None
         """The device and libraries of the latest engine that was ready."""
         self.planned_device = ""

@@ -46,7 +46,7 @@ class Engines(EngineOwner):
         return LocalPool(settings, self)
 
     async def start(self) -> None:
-        """Log the engine's name. The engine starts with the first call, or now if `asr.preload` says so."""
+        """Log the engine's name. The engine starts with the first call, or at once with `asr.preload`."""
         self._pool.start(f"no call or job for {self._settings.asr.idle_s:g} s")
         self.keep_alive(self._busy)
 
@@ -56,7 +56,7 @@ class Engines(EngineOwner):
             self._idle.cancel()
         await self._pool.stop()
 
-    # -- what serves --------------------------------------------------------------------------------------------------
+    # -- the engines and their state ----------------------------------------------------------------------------------
 
     @property
     def engine(self) -> str:
@@ -114,7 +114,8 @@ class Engines(EngineOwner):
 
     @property
     def lacking(self) -> str | None:
-        """What the next start of the inference process would lack, although the present process may not need it."""
+        """The reason why the next start of an inference process would fail, such as missing model files; None if it
+        would not. The present process goes on all the same."""
         return self._pool.lacking
 
     @property

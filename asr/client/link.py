@@ -277,6 +277,6 @@ class RemoteLink(EngineLink):
         closed = "the server has closed the connection"
         if not (self._signs and self._known):
             # With TLS 1.3 a client's handshake is over before the server has checked the client's certificate (RFC
-            # 8446, section 2). A server that rejects it closes the connection, which looks the same from here.
+            # 8446, section 2). A server that rejects it closes the connection, and the worker sees nothing else.
             closed += " without a word: it trusts neither certificate nor token"
         return self.unusable or self.rejected or self.hung or self.raised or closed

@@ -192,7 +192,7 @@ class LocalPool:
         log.info("renewing the inference processes", processes=len(self.servers))
         failed = await self._replace_the_only_one() if self._spares else await self._replace_one_by_one()
         if failed is not None:
-            log.error("renewal stopped: what has not been replaced goes on", server=failed.name, reason=failed.reason)
+            log.error("renewal stopped: processes not replaced yet go on", server=failed.name, reason=failed.reason)
         else:
             log.info("inference processes renewed")
 

@@ -250,7 +250,7 @@ class OutstandingWork:
             if isinstance(pending.request, FinalRequest | Align):
                 self._give_up(pending, reason)
 
-    # -- inside: what is sent ---------------------------------------------------------------------------------------
+    # -- inside: requests and audio ---------------------------------------------------------------------------------
 
     def _request(self, pending: PendingUtterance, request: PartialRequest | FinalRequest | Align) -> None:
         pending.ask(request)
@@ -280,7 +280,7 @@ class OutstandingWork:
         """The utterance is over. `notify`: as for `SendQueue.drop`."""
         del self._open[pending.utterance.id]
         self._drop(pending, notify=notify)
-        if not pending.utterance.stream:
+        if not pending.utterance.stream:  # it was placed under its own id, see `Placement.choose`
             self._placement.release(pending.utterance.id)
 
     def _drop(self, pending: PendingUtterance, *, notify: bool = True) -> None:
@@ -291,7 +291,7 @@ class OutstandingWork:
             pending.queue = None
         pending.audio.drop()
 
-    # -- inside: what is answered -----------------------------------------------------------------------------------
+    # -- inside: answers and failures -------------------------------------------------------------------------------
 
     def _answer(self, pending: PendingUtterance, hypothesis: Hypothesis) -> None:
         pending.delivered = hypothesis.revision

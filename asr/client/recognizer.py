@@ -130,5 +130,5 @@ class Recognizer(OutstandingWork, Engines):
                 callback(answer)
             except Exception:
                 # An exception in one caller's callback must not end recognition for the others.
-                log.exception("an answer was not taken", utterance_id=answer.utterance_id)
+                log.exception("the callback for an answer has failed", utterance_id=answer.utterance_id)
         self._rest()

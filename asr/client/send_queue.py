@@ -99,7 +99,7 @@ class PendingUtterance:
         self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
 
     def waits_for(self, hypothesis: Hypothesis) -> bool:
-        """Whether the hypothesis is still wanted."""
+        """Whether the hypothesis can still be used."""
         if hypothesis.final:
             request = self.request
             return isinstance(request, FinalRequest) and request.revision == hypothesis.revision
@@ -166,7 +166,7 @@ class SendQueue:
         return (self.load.delay_ms // SLOW_MS).bit_length()
 
     def speaks(self, language: str) -> bool:
-        """Whether the server supports this language. An empty one asks the engine to detect it, which each can try."""
+        """Whether the server supports this language. If it is empty, the engine detects the language itself."""
         return not language or not self.languages or language in self.languages
 
     def join(self, leg: str) -> None:

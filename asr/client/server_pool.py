@@ -87,6 +87,8 @@ class RemoteServer(EngineServer):
         try:
             await self.exchange(link, reader, writer, end_s=CLOSE_S, end=writer.transport.abort)
         finally:
+            # Over TLS, closing waits for the peer's close_notify (RFC 8446, section 6.1). A peer that hangs or is
+            # unreachable never sends it, and the next life must not wait: after `CLOSE_S` the connection is aborted.
             writer.close()
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(CLOSE_S):
