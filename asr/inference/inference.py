@@ -139,8 +139,8 @@ class Inference:
 
     def choose(self, now: float = inf) -> Work | None:
         """Choose the next bounded piece of work at `now`; None when there is nothing to do and nothing to collect."""
-        # A suspect's step must neither follow nor precede another one in the pipeline: if the process died while two
-        # steps were under way, nobody could say which of them was the cause.
+        # A suspect's step must neither follow nor precede another one in the pipeline. If the process died while two
+        # steps were under way, either of them could be the cause, and the death would prove nothing.
         if any(self._suspect(name) for name in self.begun):
             return Work(())
         self._passed_over += 1

@@ -184,7 +184,7 @@ class ServedLinks:
 
     def _check_room(self, link: ServedLink) -> None:
         if self._max_bytes and self.inference.usage.audio[link.source] > MAX_SHARES * self._max_bytes:
-            raise ProtocolError("far more audio than it has been told that there is room for")
+            raise ProtocolError("far more audio than the worker's share of the room")
 
     def _cut_off(self, link: ServedLink, reason: str, *, slow: bool) -> None:
         if not slow:
@@ -231,7 +231,7 @@ class ServedLinks:
         if len(link.outgoing) > FULL_BYTES:
             self._cut_off(link, "it does not read its answers", slow=True)
 
-    # -- what all have here -----------------------------------------------------------------------------------------
+    # -- the load ---------------------------------------------------------------------------------------------------
 
     def report_load(self, now: float) -> None:
         """Report the load to the links that got answers, and to all links every `REPORT_S`; and to the parent the sums
@@ -263,7 +263,7 @@ class ServedLinks:
 
 
 def blamed(working: tuple[str, ...], link: int) -> messages.Working:
-    """Return the `Working` for one worker when the engine has died over these utterances. It names only the worker's
-    own, and says whether there were others: an utterance that was not alone is blamed less."""
+    """Return the `Working` for one worker after the engine has died over these utterances. It names only the worker's
+    own. `shared` is set if there were others, because an utterance that was not alone in the step is blamed less."""
     own = tuple(name.partition("/")[2] for name in working if name.partition("/")[0] == str(link))
     return messages.Working(own, shared=len(own) < len(working))

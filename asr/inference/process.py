@@ -128,7 +128,7 @@ class Reader:
                     self._paused.remove(link)
                     self._selector.register(link.channel, selectors.EVENT_READ, link)
         except BaseException as error:
-            log.error("unreadable", error=repr(error))
+            log.error("the reader thread has failed", error=repr(error))
             os._exit(1)
 
     def _attach(self, links: socket.socket) -> None:
