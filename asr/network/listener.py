@@ -230,7 +230,7 @@ class EngineListener:
             if len(hello.nonce) != greeting.NONCE_BYTES or not isinstance(answer, messages.Proof):
                 raise framing.FrameError("no proof")
             if not known.proves("worker", answer.proof):
-                why = "its token is another one, or its messages have come over somebody else's connection"
+                why = "its token is another one, or its messages were relayed from another connection"
                 self._refuse(peer, why)
                 return None
             proof = known.proof("server")
@@ -278,7 +278,7 @@ class EngineListener:
             await asyncio.sleep(CHECK_S)
             for connection in self._engines.connections:
                 if loop.time() - connection.received_s >= SILENCE_S:
-                    log.warning("worker cut off: it says nothing any more", worker=connection.worker)
+                    log.warning("worker cut off: it has stopped sending", worker=connection.worker)
                     connection.abort()
                 else:
                     connection.check()

@@ -345,7 +345,7 @@ class ServedEngines(Engines):
         self.listener_counters.violations += not slow
         (log.warning if slow else log.error)("worker cut off", worker=connection.worker, reason=reason)
 
-    # -- what all workers have here -----------------------------------------------------------------------------------
+    # -- the sums over all workers ------------------------------------------------------------------------------------
 
     @property
     def connections(self) -> list[WorkerConnection]:
