@@ -11,9 +11,9 @@ workers that share an engine server have a share each (`ServerLoad.max_bytes`).
 Blame: each inference process reports what it works on (`Working`) before it begins. If it dies, one of these utterances
 may be the cause, and sending it again would kill the next process too, and the next. A death shows the culprit only if
 the utterance had the step for itself, so one that was in a fatal step is sent as a suspect from then on, and the engine
-processes suspects alone. If it is alone at the second death, it is given up (`CRASHES_ALLOWED`). One that was always in
-company is given up later (`SHARED_CRASHES_ALLOWED`), because any of the others may have been the cause. An answer
-clears the suspicion: the engine can process the utterance.
+processes suspects alone. If it is alone at the second death, it is given up (`CRASHES_ALLOWED`). An answer clears the
+suspicion. An utterance that kills the engine only together with others would be cleared each time, so deaths in
+company are also counted without regard to answers (`SHARED_CRASHES_ALLOWED`).
 """
 
 from __future__ import annotations
