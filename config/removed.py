@@ -15,6 +15,8 @@ RENAMED = {
     "qwen.device": "asr.devices", "qwen.threads": "asr.threads",
     "qwen.quantise": "qwen.experimental", "qwen.window_s": "qwen.experimental",
 }  # fmt: skip
+DEFAULTS = {"qwen.device": ("auto",), "qwen.threads": (), "qwen.quantise": ("none",), "qwen.window_s": (0, 8)}
+"""The values of renamed settings that their successors' defaults stand for; audio is encoded in windows of 8 s."""
 
 
 def replace_removed(tree: dict[str, Any]) -> list[str]:
@@ -27,7 +29,7 @@ def replace_removed(tree: dict[str, Any]) -> list[str]:
     for key, successor in RENAMED.items():
         for value in _pop(tree, key):
             found.append(f"{key} has become {successor}")
-            if value in ("auto", "none", 0):
+            if value in DEFAULTS[key]:
                 continue
             if successor == "qwen.experimental":
                 experimental.append("short_windows" if key == "qwen.window_s" else value)

@@ -58,6 +58,13 @@ def test_a_successor_that_is_set_stays(tmp_path: Path) -> None:
     assert settings.qwen.experimental == ()
 
 
+def test_a_default_that_is_written_out_stays_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "mediaworker.toml"
+    file.write_text('[qwen]\ndevice = "auto"\nquantise = "none"\nwindow_s = 8.0\nthreads = 8\n')
+    settings = load(file, {})
+    assert (settings.asr.devices, settings.qwen.experimental, settings.asr.threads) == ((), (), 8)
+
+
 def test_a_value_that_its_successor_does_not_take_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "mediaworker.toml"
     file.write_text('[qwen]\nthreads = "many"\n')
