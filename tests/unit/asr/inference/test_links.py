@@ -160,6 +160,16 @@ class World:
         for callback, answer in self.workers[worker].take_deliveries():
             callback(answer)
 
+    def exchange(self) -> None:
+        """Send everything, let each server answer it, and receive the answers."""
+        for server in range(SERVERS):
+            for worker in range(WORKERS):
+                self.send(worker, server)
+            while self.servers[server].step():
+                pass
+            for worker in range(WORKERS):
+                self.receive(worker, server)
+
     def restore(self) -> None:
         for server in range(SERVERS):
             self.servers[server].start()
@@ -240,13 +250,7 @@ def test_every_final_once_and_equal_whatever_is_cut(steps: list[tuple], begun: b
     world.restore()
     while any(worker.open_utterances for worker in world.workers):
         before = sum(worker.open_utterances for worker in world.workers)
-        for server in range(SERVERS):
-            for worker in range(WORKERS):
-                world.send(worker, server)
-            while world.servers[server].step():
-                pass
-            for worker in range(WORKERS):
-                world.receive(worker, server)
+        world.exchange()
         assert sum(worker.open_utterances for worker in world.workers) < before, "nobody waits for ever"
     for name, heard in world.got.items():
         revisions = [hypothesis.revision for hypothesis in heard]
@@ -296,13 +300,7 @@ def test_only_what_is_worked_on_when_a_process_dies_is_blamed(steps: list[tuple]
                 world.servers[server].step()
     world.restore()
     for _ in range(2):
-        for server in range(SERVERS):
-            for worker in range(WORKERS):
-                world.send(worker, server)
-            while world.servers[server].step():
-                pass
-            for worker in range(WORKERS):
-                world.receive(worker, server)
+        world.exchange()
     assert {(len(heard), heard[0].error) for heard in world.got.values()} == {(1, None)}
 
 
