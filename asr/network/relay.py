@@ -143,7 +143,7 @@ class WorkerConnection:
             if body == PING:
                 self.send(messages.Pong())
             else:
-                out += len(body).to_bytes(4, "big") + body
+                out += framing.frame(body)
         if not out or self._last.done():
             return
         if self._link is None:
@@ -159,8 +159,7 @@ class WorkerConnection:
         with contextlib.suppress(OSError):
             with contextlib.suppress(ConnectionResetError):  # the process has died with requests unread
                 while data := await self._loop.sock_recv(link, RECEIVE_BYTES):
-                    for body in frames.feed(data):
-                        self._write(len(body).to_bytes(4, "big") + body)
+                    self._write(b"".join(map(framing.frame, frames.feed(data))))
                     await self._writer.drain()
             self._end(*await self._last)
 

@@ -31,6 +31,11 @@ def encode(message: FramedMessage) -> bytes:
     """The message as one frame."""
     body = _encoder.encode(message)
     assert len(body) <= MAX_FRAME_BYTES, "the sender splits what is longer"
+    return frame(body)
+
+
+def frame(body: bytes) -> bytes:
+    """The frame with this body, as `Frames.feed` has returned it."""
     return len(body).to_bytes(4, "big") + body
 
 
