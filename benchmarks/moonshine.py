@@ -80,7 +80,7 @@ def profile(audio: list[bytes]) -> None:
     """Per second of audio, with partials every 500 ms and speculative finals."""
     from asr.engines.moonshine import plugin, session
     from asr.engines.moonshine.model import Model
-    from asr.engines.moonshine.sound import SpeechDetector
+    from asr.engines.speech import SpeechDetector
     from asr.samples import Wideband
     from benchmarks.engine.arrivals import Clock, Run
     from benchmarks.engine.moonshine_designs import MeteredEngine

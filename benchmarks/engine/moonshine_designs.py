@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from asr.engines.interface import Answer
-from asr.engines.moonshine.answers import plain
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
+from asr.engines.shown import plain
 from asr.inference.inference import Inference
 from asr.messages import Append, FinalRequest, Heard, Open
 from asr.scheduling.request import Request

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from asr.engines import devices
 from asr.engines.moonshine import answers
-from asr.engines.moonshine.answers import Shown, agreed, plain
 from asr.engines.moonshine.engine import MoonshineEngine, build
 from asr.engines.moonshine.model import RATE_HZ, Tokens
 from asr.engines.moonshine.plugin import assets
-from asr.engines.moonshine.sound import LONGEST_S, REST_S, cuts
+from asr.engines.moonshine.session import LONGEST_S
+from asr.engines.shown import Shown, agreed, plain
+from asr.engines.speech import REST_S, cuts
 from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio import Codec
@@ -317,8 +318,8 @@ def test_cuts_depend_on_the_sound_before_them(seed: int, ends: list[int]) -> Non
     sound = (loudness * rng.standard_normal(80 * RATE_HZ)).astype(np.float32)
     known: tuple[int, ...] = ()
     for end in sorted(ends):
-        grown = cuts(sound[:end], known)
-        assert grown == cuts(sound[:end]) and grown[: len(known)] == known
+        grown = cuts(sound[:end], LONGEST_S, known)
+        assert grown == cuts(sound[:end], LONGEST_S) and grown[: len(known)] == known
         bounds = [0, *grown, end]
         lengths = [(after - before) / RATE_HZ for before, after in zip(bounds, bounds[1:], strict=False)]
         assert max(lengths) <= LONGEST_S and min([REST_S, *lengths[:-1]]) >= REST_S

@@ -13,7 +13,7 @@ import numpy as np
 from asr.engines.interface import Answer, Capabilities, EngineError, EngineUnusable
 from asr.engines.moonshine.model import RATE_HZ, Model, ModelError
 from asr.engines.moonshine.session import MoonshineSession
-from asr.engines.moonshine.sound import SpeechDetector
+from asr.engines.speech import SpeechDetector
 from asr.scheduling.request import Request
 from asr.utterance import Utterance
 

@@ -1,12 +1,12 @@
 """Reads the samples of an utterance: where somebody speaks, and where a long utterance is cut.
 
-The model makes words of tones, clicks, music and noise as well. Calls and files are cut into utterances by Silero VAD,
-so the same detector matters here where they are not: for a client that cuts its audio itself, and for a short sound
-whose beginning misled it.
+Small models make words of tones, clicks, music and noise as well. Calls and files are cut into utterances by Silero
+VAD, so the same detector matters here where they are not: for a client that cuts its audio itself, and for a short
+sound whose beginning misled it.
 
-The model drops sentences, or repeats itself, in audio that is longer than it bears. A cut depends on the audio before
-the next one alone, so that a partial, the final and a replay cut at the same places, and what stands before a cut is
-decoded once.
+Such models also drop sentences, or repeat themselves, in audio that is longer than they bear. A cut depends on the
+audio before the next one alone, so that a partial, the final and a replay cut at the same places, and what stands
+before a cut is decoded once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.engines.moonshine.model import RATE_HZ
 from audio.vad.decimate import MEMORY, decimate
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 
-LONGEST_S = 25.0
-"""A piece is at most this long. Recorded sentences behind each other, without a pause that would end an utterance, come
-out as well in 35 s as in 15; at 40 s words begin to be missing, and at 50 s the model repeats itself."""
+RATE_HZ = 16000
 REST_S = 1.0
-"""A cut leaves at least so much of what has come: the model makes up words for less."""
+"""A cut leaves at least so much of what has come: a model makes up words for less."""
 FRAME_S = 0.02
 QUIET_FRAMES = 9
 """180 ms: a pause between two words is longer than the closure of a `t`."""
@@ -33,15 +30,16 @@ WINDOWS = 2
 """Windows in a row, of 32 ms."""
 
 
-def cuts(samples: NDArray[np.float32], known: tuple[int, ...] = ()) -> tuple[int, ...]:
+def cuts(samples: NDArray[np.float32], longest_s: float, known: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Ends of all pieces but the last one, in samples.
 
     Args:
         samples: the utterance so far, at 16 kHz.
+        longest_s: a piece is at most this long.
         known: cuts that this utterance has had before, with less audio.
     """
     found = list(known)
-    longest, rest = round(LONGEST_S * RATE_HZ), round(REST_S * RATE_HZ)
+    longest, rest = round(longest_s * RATE_HZ), round(REST_S * RATE_HZ)
     while len(samples) - (begin := found[-1] if found else 0) > longest:
         low, high = begin + longest // 2, begin + longest - rest
         found.append(low + quietest(samples[low:high]))
