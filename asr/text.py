@@ -36,7 +36,9 @@ _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>|</?asr_text>")
 _CHARACTER_RUN = re.compile(rf"([^\d\s])\1{{{RUN_CHARS},}}")
 _LOOP = re.compile(rf"(.{{1,{LOOP_PATTERN_CHARS}}}?)\1{{{LOOP_REPEATS - 1},}}", re.DOTALL)
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
-_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_UNSPACED_RANGES = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNSPACED = re.compile(f"[{_UNSPACED_RANGES}]")
+_SHOWN_WORD = re.compile(rf"[{_UNSPACED_RANGES}]|[^\s{_UNSPACED_RANGES}]+")
 """Thai, kana and Han characters. These scripts are written without spaces, so a word may end after any of them."""
 
 
@@ -126,6 +128,20 @@ def words(text: str) -> list[str]:
     for word in _WORD.findall(text.casefold()):
         found += list(word) if _UNSPACED.search(word) else [word]
     return found
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words stand in the text, as they are shown with their times: from the first letter or digit between two
+    spaces to the last one (`well-known`, `3.14`, `don’t`). In unspaced scripts each character is one."""
+    spans = []
+    for found in _SHOWN_WORD.finditer(text):
+        begin, end = found.span()
+        while begin < end and not text[begin].isalnum():
+            begin += 1
+        while begin < end and not text[end - 1].isalnum():
+            end -= 1
+        spans += [(begin, end)] if begin < end else []
+    return spans
 
 
 def is_echo(text: str, source: str, evidence: Evidence) -> bool:

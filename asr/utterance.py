@@ -11,6 +11,9 @@ from msgspec import Meta
 MAX_TEXT = 16_384
 """Code points in the text of an utterance, and words: thirty seconds of the fastest speech have a tenth of that. Nobody
 has to store what an engine server writes instead."""
+MAX_LANGUAGES = 200
+Languages = Annotated[tuple[tuple[Annotated[str, Meta(max_length=64)], float], ...], Meta(max_length=MAX_LANGUAGES)]
+"""ISO 639 codes of the languages that somebody may be speaking, and how likely each is."""
 Format = Literal["PCMU", "PCMA", "L16"]
 BYTES_PER_S: dict[Format, int] = {"PCMU": 8000, "PCMA": 8000, "L16": 32000}
 """PCMU and PCMA: one code per sample at 8 kHz. L16: little-endian int16 at 16 kHz."""
@@ -31,6 +34,8 @@ class Utterance:
     """A person is waiting. Otherwise everything it asks for goes into the batch lane."""
     previous: str = ""
     """The last final of the same leg or file: refused when it is only repeated in silence."""
+    heard: Languages = ()
+    """What the latest final of the same leg or file has shown of its language (`Hypothesis.heard`)."""
     stream: str = ""
     """The leg or the job it belongs to: of several inference processes a leg has one, and files take turns."""
     synchronous: bool = False
@@ -90,6 +95,9 @@ class Hypothesis:
     accepts less audio."""
     words: Annotated[tuple[TimedWord, ...], Meta(max_length=MAX_TEXT)] = ()
     """The words of a final with their times, if `Utterance.words` asks for them and the engine has them."""
+    heard: Languages = ()
+    """What the leg's or file's utterances so far have shown of its language, for the next one (`Utterance.heard`).
+    Empty from an engine that does not need it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from asr.client.link import EngineLink
 from asr.engines import weights
 from asr.engines.devices import has_gpu, shares
 from asr.engines.plugin import find
-from asr.engines.selection import missing, select, select_words
+from asr.engines.selection import DETECTING, missing, select, select_words
+from asr.engines.whisper import plugin as whisper
 from config.process import child_process, framing
 from config.process.tasks import end_tasks
 from config.settings import Settings
@@ -169,8 +170,8 @@ class LocalPool:
         """Raises ConfigError if a model is named that differs from the present one and cannot be loaded. The files of
         the present model are not checked: if they are gone, other settings can still be changed."""
         new, old = settings.asr, self._asr
-        changed = (new.model, new.partials_model) != (old.model, old.partials_model)
-        if changed and (lacking := missing(self.engine, new)) is not None:
+        models = [(each.model, each.partials_model, each.whisper_model) for each in (old, new)]
+        if models[0] != models[1] and (lacking := missing(self.engine, new)) is not None:
             raise lacking
 
     def use(self, settings: Settings) -> None:
@@ -229,6 +230,9 @@ def builds_from(engine: str, settings: Settings) -> tuple[object, ...]:
     """The settings and the fingerprints of model files that an engine is built from. A change renews the processes."""
     asr = settings.asr
     models = [model for model in (asr.model, asr.partials_model) if model] if engine == "qwen" else []
-    files = tuple(map(weights.fingerprint, models))
+    files = [weights.fingerprint(weights.find(model)) for model in models]
+    if engine in DETECTING:
+        files.append(weights.fingerprint(whisper.folder(asr)))
     remote = asr.url, asr.url_key, asr.url_route, asr.url_parallel, asr.url_timeout_s, asr.url_partials
-    return asr.model, asr.partials_model, asr.attention, asr.threads, remote, settings.qwen, files
+    own = asr.model, asr.partials_model, asr.whisper_model, asr.languages, asr.attention, asr.threads
+    return own, remote, settings.qwen, files

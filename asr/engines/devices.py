@@ -23,6 +23,8 @@ v2)."""
 CGROUP = Path("/sys/fs/cgroup")
 """The folder with the limits of the container's memory (cgroup v2)."""
 CORES_PER_PROCESS = 4
+SMALL = ("moonshine", "whisper", "mixed")
+"""The engines that recognise utterances one by one, each in one thread."""
 
 
 def has_gpu() -> bool:
@@ -78,12 +80,12 @@ def usual_threads() -> int:
 def shares(settings: Asr, engine: str) -> list[Asr]:
     """The settings of each inference process: one device, and its share of the threads.
 
-    A batch amortises the weights of Qwen3-ASR, so one process a device is best; Moonshine recognises utterances one by
-    one, and of several processes one can be lost without the others.
+    A batch amortises the weights of Qwen3-ASR, so one process a device is best; Moonshine and Whisper recognise
+    utterances one by one, and of several processes one can be lost without the others.
     """
     found = gpus() if engine == "qwen" else 0
     devices = settings.devices or tuple(f"auto:{number}" for number in range(found)) or ("auto",)
-    usual = max(1, cores() // CORES_PER_PROCESS) if engine == "moonshine" else len(devices)
+    usual = max(1, cores() // CORES_PER_PROCESS) if engine in SMALL else len(devices)
     count = settings.processes or usual
     threads = max(1, (settings.threads or usual_threads()) // count)
     return [

@@ -18,7 +18,7 @@ from typing import Protocol
 from asr.errors import AsrError
 from asr.runtime import Runtime
 from asr.scheduling.request import Request
-from asr.utterance import BYTES_PER_S, TimedWord, Utterance
+from asr.utterance import BYTES_PER_S, Languages, TimedWord, Utterance
 
 __all__ = [
     "BYTES_PER_S", "Answer", "Capabilities", "Engine", "EngineError", "EngineExhausted", "EngineUnusable", "Request",
@@ -78,6 +78,8 @@ class Answer:
     """ISO 639 code, or empty."""
     words: tuple[TimedWord, ...] = ()
     """The words of `text` in their order, with their times: of a final, by an engine whose plug-in promises them."""
+    heard: Languages = ()
+    """What the next utterance of the leg or file is told about its language; see `Utterance.heard`."""
 
 
 Collect = Callable[[], list[Answer]]
@@ -87,7 +89,8 @@ Collect = Callable[[], list[Answer]]
 class Engine(Protocol):
     """Calls for one utterance come in this order: open, append…, close. Ids are unique among the open ones.
 
-    It may have a method `runtime() -> Runtime` that says where it computes, once it is warm.
+    It may have a method `runtime() -> Runtime` that says where it computes, once it is warm; and, where it goes on
+    computing between two steps, `under_way() -> frozenset[str]`, the open utterances that it computes on.
 
     The text of a final depends on the utterance and on its first `request.end` bytes alone: not on how they were cut
     into appends, on partials or speculative finals before, on other utterances, or on what was decoded earlier.

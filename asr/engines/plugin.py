@@ -18,7 +18,7 @@ from config.settings import Asr, Qwen
 
 GROUP = "mediaworker.engines"
 Answer = TypeVar("Answer")
-BUILT_IN = {name: f"asr.engines.{name}.plugin" for name in ("moonshine", "qwen", "openai")}
+BUILT_IN = {name: f"asr.engines.{name}.plugin" for name in ("moonshine", "whisper", "mixed", "qwen", "openai")}
 
 
 class Plugin(Protocol):

@@ -11,6 +11,10 @@ from asr.engines import plugin, weights
 from config import ConfigError
 from config.settings import Asr
 
+QWEN_ALIGNER = "Qwen/Qwen3-ForcedAligner-0.6B"
+DETECTING = ("mixed", "whisper")
+"""The engines that choose among `asr.languages`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -25,6 +29,8 @@ class Timing:
     """The languages in which the words of a final get times; empty when nothing times them."""
     reason: str
     """One line; empty when nobody asked."""
+    aligner: str = ""
+    """The aligner that times them: `qwen` or `whisper`; empty where the engine does it, and where nothing does."""
 
 
 def select(settings: Asr) -> Selection:
@@ -46,16 +52,26 @@ def select(settings: Asr) -> Selection:
         why = f"{settings.model} is here, but {packages}"
     else:
         return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.about('qwen', settings)}")
-    if (lacks := plugin.missing("moonshine", settings)) is not None:
-        if weights.find(settings.model) is None:
-            why = weights.missing(settings.model)
-        raise ConfigError("asr.engine", "auto", f"no engine can run here: {lacks}; and for Qwen3-ASR: {why}")
-    return _selected("moonshine", settings, f"auto: {plugin.about('moonshine', settings)}. For 30 languages: {why}")
+    lacks = {name: plugin.missing(name, settings) for name in ("moonshine", "whisper")}
+    if best := next((name for name in ("mixed", "moonshine", "whisper") if not plugin.missing(name, settings)), None):
+        others = "".join(f". No {name.title()}: {lacking}" for name, lacking in lacks.items() if lacking)
+        reason = f"auto: {plugin.about(best, settings)}{others}. For Qwen3-ASR: {why}"
+        return _selected(best, settings, reason)
+    if weights.find(settings.model) is None:
+        why = weights.missing(settings.model)
+    raise ConfigError(
+        "asr.engine", "auto", f"no engine can run here: {'; '.join(map(str, lacks.values()))}; for Qwen3-ASR: {why}"
+    )
 
 
 def _selected(engine: str, settings: Asr, reason: str) -> Selection:
-    if why := unknown_language(settings.language, engine, plugin.find(engine).languages):
+    known = plugin.find(engine).languages
+    if why := unknown_language(settings.language, engine, known):
         raise ConfigError("asr.language", settings.language, f"{why} ({reason})")
+    if engine in DETECTING:
+        for code in settings.languages:
+            if why := unknown_language(code, engine, known):
+                raise ConfigError("asr.languages", code, why)
     return Selection(engine, reason)
 
 
@@ -92,15 +108,23 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
 
 
 def select_words(settings: Asr, engine: str = "") -> Timing:
-    """The languages in which finals get word timestamps with this engine. Raises ConfigError when there is no such
-    engine."""
-    if not settings.word_timestamps:
+    """The languages in which finals get word timestamps with this engine, and what times them.
+
+    A Whisper that is loaded anyway does so for files whether or not `asr.word_timestamps` asks for the words of calls.
+    Raises ConfigError when there is no such engine.
+    """
+    if not settings.word_timestamps and engine not in DETECTING:
         return Timing((), "")
     if engine and (chosen := plugin.find(engine)).words:
         return Timing(chosen.languages, f"the engine {engine} tells them")
-    if (folder := weights.find(settings.aligner)) is None:
-        return Timing((), f"asr.word_timestamps is on, and {weights.missing(settings.aligner)}")
-    can = languages.alignable()
-    lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
-    without = f"; not {', '.join(lacking)}" if lacking else ""
-    return Timing(can, f"{settings.aligner} is in {folder}, for {', '.join(can)}{without}")
+    model = QWEN_ALIGNER if settings.aligner == "auto" else settings.aligner
+    if settings.word_timestamps and settings.aligner != "whisper" and (folder := weights.find(model)) is not None:
+        can = languages.alignable()
+        lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
+        without = f"; not {', '.join(lacking)}" if lacking else ""
+        return Timing(can, f"{model} is in {folder}, for {', '.join(can)}{without}", "qwen")
+    if settings.aligner not in ("auto", "whisper"):
+        return Timing((), f"asr.word_timestamps is on, and {weights.missing(model)}")
+    if lacks := plugin.missing("whisper", settings):
+        return Timing((), f"asr.word_timestamps is on, and {lacks}; {weights.missing(QWEN_ALIGNER)}")
+    return Timing(plugin.find("whisper").languages, f"{plugin.about('whisper', settings)} times them", "whisper")

@@ -12,6 +12,7 @@ before a cut is decoded once.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,9 @@ FRAME_S = 0.02
 QUIET_FRAMES = 9
 """180 ms: a pause between two words is longer than the closure of a `t`."""
 PROBABILITY = 0.5
+WINDOW_S = 2 * WINDOW / RATE_HZ
 WINDOWS = 2
-"""Windows in a row, of 32 ms."""
+"""Windows in a row."""
 
 
 def cuts(samples: NDArray[np.float32], longest_s: float, known: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -70,20 +72,30 @@ class SpeechDetector:
         Args:
             samples: float32 in [-1, 1), shape (n,), at 16 kHz.
         """
+        run = windows = 0
+        for found in self._follow(samples):
+            for probability in found.tolist():
+                windows += 1
+                run = run + 1 if probability >= PROBABILITY else 0
+                if run == WINDOWS:
+                    return 2 * windows * WINDOW
+        return None
+
+    def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The probability of speech in each whole window of `WINDOW_S`, float32. `samples`: as in `first`."""
+        return np.concatenate([np.zeros(0, np.float32), *self._follow(samples)])
+
+    def _follow(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """The probabilities of the windows, some at a time."""
         hidden, cell = np.zeros(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32)
         narrow = _narrow(samples)
         windows = (len(narrow) - CONTEXT) // WINDOW
-        run = 0
         for begin in range(0, windows, MAX_BATCH):
             count = min(MAX_BATCH, windows - begin)
             views = np.lib.stride_tricks.sliding_window_view(narrow[begin * WINDOW :], CONTEXT + WINDOW)
             with self._lock:
                 found = self._vad.follow(np.ascontiguousarray(views[: count * WINDOW : WINDOW]), hidden, cell)
-            for at, probability in enumerate(found.tolist(), begin + 1):
-                run = run + 1 if probability >= PROBABILITY else 0
-                if run == WINDOWS:
-                    return 2 * at * WINDOW
-        return None
+            yield found
 
 
 def _narrow(samples: NDArray[np.float32]) -> NDArray[np.float32]:

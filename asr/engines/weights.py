@@ -44,9 +44,8 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     return snapshot if _whole(snapshot) else None
 
 
-def fingerprint(model: str) -> tuple[tuple[str, int, int], ...]:
-    """The path, size and time of each file of the model, which change with an update; empty when it is not here."""
-    folder = find(model)
+def fingerprint(folder: Path | None) -> tuple[tuple[str, int, int], ...]:
+    """The path, size and time of each file of a model, which change with an update; empty when it is not here."""
     if folder is None:
         return ()
     files = sorted(path for path in folder.iterdir() if path.is_file())

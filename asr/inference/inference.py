@@ -5,7 +5,7 @@ No I/O, no clock and no threads: `process` feeds it from sockets, the tests from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,6 +97,7 @@ class Inference:
         """The messages that the present `perform` will return."""
         self._begun: _Begun | None = None
         """The step of a pipelined engine that has not been collected."""
+        self._under_way: Callable[[], frozenset[str]] = getattr(engine, "under_way", frozenset)
 
     def ready(self) -> messages.EngineReady:
         runtime = getattr(self.engine, "runtime", Runtime)
@@ -146,7 +147,8 @@ class Inference:
         self._passed_over += 1
         overdue = self._passed_over > PASSED_OVER and not self.scheduler.final_due(now)
         taken = next(filter(None, self._in_order(now, overdue=overdue)), [])
-        if taken and self._begun is not None and not taken[0].align and self._suspect(taken[0].utterance_id):
+        others = self.begun or self._under_way() - {request.utterance_id for request in taken}
+        if taken and others and not taken[0].align and self._suspect(taken[0].utterance_id):
             self.scheduler.put_back(taken[0])  # it is chosen again once the step before has been collected
             return Work(())
         if overdue or not taken or taken[0].align:
@@ -185,11 +187,18 @@ class Inference:
         """The utterances of a step that has not been collected."""
         return self._begun.names if self._begun is not None else frozenset()
 
+    @property
+    def working(self) -> frozenset[str]:
+        """The utterances that may be to blame if the process dies now, before the next step."""
+        return self.begun | self._under_way()
+
     def _suspect(self, name: str) -> bool:
         return name in self._open and self._open[name].suspect
 
     def _runnable(self, request: Request) -> bool:
-        return request.utterance_id not in self.begun and self.engine.runnable(request)
+        name = request.utterance_id
+        with_suspect = any(self._suspect(each) and each != name for each in self._under_way())
+        return name not in self.begun and not with_suspect and self.engine.runnable(request)
 
     def _alone(self, request: Request) -> bool:
         return self._suspect(request.utterance_id) and not request.align and self._runnable(request)
@@ -209,7 +218,7 @@ class Inference:
         before, self._begun = self._begun, None
         if work.align:
             self._align(work.requests)
-        elif work.requests:
+        elif work.requests or (before is None and self._under_way()):
             self._begin(work)
         if before is not None:
             self._collect(before.work, before.collect)
@@ -363,6 +372,7 @@ class Inference:
             final=request.final,
             queue_s=served.queue_s,
             words=answer.words if timed else (),
+            heard=answer.heard,
         )
 
     def _longest(self, utterance: Utterance) -> int:

@@ -202,7 +202,7 @@ class ServedLinks:
         utterances that it knows of; the culprit would otherwise be sent again as if it were innocent.
         """
         work = self.inference.choose(now)
-        working = (*self.inference.begun, *work.utterance_ids) if work is not None else ()
+        working = tuple(dict.fromkeys((*self.inference.working, *work.utterance_ids))) if work is not None else ()
         if working != self._working:
             self._working = working
             self.parent.send(messages.Working(working))

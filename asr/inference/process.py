@@ -33,7 +33,9 @@ import structlog
 from asr.engines.aligner import Aligner
 from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
-from asr.engines.qwen.plugin import create_aligner
+from asr.engines.qwen import plugin as qwen
+from asr.engines.selection import select_words
+from asr.engines.whisper import plugin as whisper
 from asr.inference.inference import Inference
 from asr.inference.links import REPORT_S, ServedLink, ServedLinks
 from asr.inference.utterances import ProtocolError
@@ -292,9 +294,14 @@ class EngineLoop:
 def _aligner(settings: Configure) -> Aligner | None:
     """Create the aligner. Without a working one it returns None, and calls go on without word timestamps."""
     try:
-        aligner = create_aligner(settings.asr, settings.qwen)
-        if aligner is not None:
-            aligner.warm_up()
+        match select_words(settings.asr, settings.engine).aligner:
+            case "qwen":
+                aligner = qwen.create_aligner(settings.asr, settings.qwen)
+            case "whisper":
+                aligner = whisper.create_aligner(settings.asr)
+            case _:
+                return None
+        aligner.warm_up()
         return aligner
     except EngineUnusable as error:
         log.error("no times of words", reason=str(error))

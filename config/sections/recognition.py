@@ -10,12 +10,17 @@ from config.errors import ConfigError
 from config.sections.checks import check_tcp, check_unique, check_url
 from config.sections.section import Name, Positive, Reloadable, Seconds, Secret, Section, Switch
 
+LANGUAGES = ("en", "es", "fr", "de", "it", "pt", "nl", "pl", "ru", "tr", "zh", "ja")
+"""Twelve languages of many telephone users, in which Whisper base is of use."""
+
 
 class Asr(Section, frozen=True, kw_only=True):
     engine: Name = "auto"
-    """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine and Moonshine otherwise; it never
-    downloads anything. `qwen`, `moonshine`, `openai` (a server, see `asr.url`) or the name of an engine from another
-    package (docs/how-to/engines.md) selects that one, and the worker does not start if it cannot run here."""
+    """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine. Otherwise it takes `mixed`, which is
+    Moonshine for English and Whisper for all other languages, or the one of the two that is installed; it never
+    downloads anything. `qwen`, `mixed`, `moonshine`, `whisper`, `openai` (a server, see `asr.url`) or the name of an
+    engine from another package (docs/how-to/engines.md) selects that one, and the worker does not start if it cannot
+    run here."""
     model: Reloadable[str] = "Qwen/Qwen3-ASR-0.6B"
     """Qwen3-ASR loads this model: a name on the Hugging Face hub whose files were fetched by `mediaworker models pull`,
     or a folder."""
@@ -26,6 +31,12 @@ class Asr(Section, frozen=True, kw_only=True):
     """This ISO 639-1 code is forced on every call that has no language of its own; if it is empty, the engine detects
     the language. The worker does not start with a language that its engine does not know. Moonshine knows only
     English."""
+    languages: Reloadable[tuple[str, ...]] = LANGUAGES
+    """If nothing names the language of a call or file, `mixed` and `whisper` choose among these ISO 639-1 codes. Fewer
+    languages are told apart more surely; with a single one nothing is detected."""
+    whisper_model: Reloadable[str] = "base"
+    """`mixed` and `whisper` load this Whisper model: `base`, which the setup brings, or a folder with a larger one that
+    was converted for CTranslate2."""
     attention: Reloadable[Literal["auto", "flash", "varlen", "sdpa"]] = "auto"
     """This setting has no effect any more: on a GPU Qwen3-ASR computes its attention with kernels of its own. A value
     other than `auto` causes a warning, and the next release refuses it."""
@@ -87,13 +98,15 @@ class Asr(Section, frozen=True, kw_only=True):
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """An engine that has not loaded its model after this many seconds has failed to start and is tried again."""
     word_timestamps: bool = False
-    """Each final is followed by the times of its words (`transcript.words`), in the languages that `asr.aligner` knows
-    or, if the engine times words itself, in those of the engine."""
+    """Each final of a call is followed by the times of its words (`transcript.words`), in the languages that
+    `asr.aligner` knows or, if the engine times words itself, in those of the engine. Files have them on request, with
+    the engines `mixed` and `whisper` whatever this setting says."""
     words_wait_s: Seconds = 5.0
     """After the last final, the end of a call waits up to this many seconds for outstanding times of words."""
-    aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"
-    """This model, a name or a folder, times the words if the engine does not; it takes as much memory as the smaller
-    recogniser."""
+    aligner: str = "auto"
+    """This model times the words if the engine does not. `auto` takes Qwen3-ForcedAligner-0.6B if its weights are on
+    this machine, and otherwise `whisper`, which is the model of `asr.whisper_model`; the name of another model of that
+    kind, or its folder, selects that one. Qwen's takes as much memory as the smaller recogniser."""
 
     def check(self, key: str) -> None:
         for name, address in (
@@ -108,6 +121,9 @@ class Asr(Section, frozen=True, kw_only=True):
         if self.url_partials and self.partial_ms < 1000:
             raise ConfigError(f"{key}.partial_ms", self.partial_ms, f"must be at least 1000 with {key}.url_partials")
         check_unique(f"{key}.servers[]", self.servers, "this server is named twice")
+        check_unique(f"{key}.languages[]", self.languages, "this language is named twice")
+        if not self.languages:
+            raise ConfigError(f"{key}.languages", [], "names no language; use {key}.language to force one")
 
 
 class Qwen(Section, frozen=True, kw_only=True):

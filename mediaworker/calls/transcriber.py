@@ -18,7 +18,7 @@ from collections.abc import Callable
 import structlog
 
 from asr.text import takes_back
-from asr.utterance import Format, Hypothesis, Utterance
+from asr.utterance import Format, Hypothesis, Languages, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from mediaworker.calls.crosstalk import Comparison, Crosstalk
 from mediaworker.calls.live_utterance import FIRST_PARTIAL_MS, POSITIONS_PER_MS, LiveUtterance
@@ -74,6 +74,9 @@ class LegTranscriber:
         """The detector's current utterance already has a failed final, so its further detections are ignored."""
         self._previous = ""
         """The text of the latest final. Engines tend to repeat it in silence, so it goes with the next request."""
+        self._heard: Languages = ()
+        """What the latest final has shown of the language. It goes with the next request, as an inference process that
+        takes over after a crash has heard nothing of the leg."""
 
     @property
     def open_utterances(self) -> int:
@@ -294,6 +297,7 @@ class LegTranscriber:
             context=self.context,
             live=True,
             previous=self._previous,
+            heard=self._heard,
             stream=self._prefix,
             words=self.words is not None and self.words.wanted,
             traceparent=utterance.traceparent,
@@ -371,6 +375,7 @@ class LegTranscriber:
         latency_s = max(0.0, now_s - utterance.end_s)
         if not utterance.copy_of:
             self._previous = hypothesis.text
+            self._heard = hypothesis.heard or self._heard
         self._stats.finals += 1
         self._stats.failed_finals += hypothesis.error is not None
         self._stats.empty_finals += not hypothesis.text

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from asr import text
 from asr.client.recognizer import Recognizer
+from asr.engines.selection import DETECTING
 from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
@@ -34,6 +35,8 @@ READINGS, READINGS_SYNCHRONOUS = 3, 2
 """The argument `allowed` of `RestartingDecoder`, for jobs and for requests whose client waits."""
 CARRIED_CHARS = 200
 """The length of the preceding text that is the context of a chunk."""
+KNOWN_MS = 2000
+"""The length of speech that shows the language of a channel, for an engine that is told what was spoken before."""
 
 
 class EngineUnavailable(MediaworkerError):
@@ -112,7 +115,10 @@ class FileTranscription:
         self.decoder = RestartingDecoder(task.file, task.name, plan, settings, allowed=allowed)
         self.facts: FileFacts = self.decoder.facts
         self._rows = 1 if options.condition_on_previous_text else settings.parallel_segments
-        self._first = 1 if task.early else self._rows
+        detects = not options.language and recognizer.engine in DETECTING
+        self._first = 1 if task.early or detects else self._rows
+        self._spoken: dict[int, str] = {}
+        """The language of each channel's first clear segment, by channel. The others are told of it."""
         self._work: dict[str, _Work] = {}
         """The chunks at the recogniser, by utterance id."""
         self._suspects: deque[_Work] = deque()
@@ -221,6 +227,7 @@ class FileTranscription:
             context=" ".join(filter(None, (options.prompt, before))),
             live=False,
             previous=before,
+            heard=((spoken, 1.0),) if (spoken := self._spoken.get(chunk.channel)) else (),
             stream=self._stream,
             synchronous=self._synchronous,
             words=self._timed_words,
@@ -283,6 +290,9 @@ class FileTranscription:
             self._recognise(self._suspects.popleft())
 
     def _carry(self, segment: FileSegment) -> None:
+        """Keep what the following chunks of this channel are told of the segment."""
+        if segment.text and segment.language and segment.end_ms - segment.start_ms >= KNOWN_MS:
+            self._spoken.setdefault(segment.channel, segment.language)
         if self._options.condition_on_previous_text and segment.text:
             before = self._before.get(segment.channel, "")
             self._before[segment.channel] = text.joined((before, segment.text))[-CARRIED_CHARS:]

@@ -50,6 +50,11 @@ class MoonshineEngine:
     def close(self, utterance_id: str) -> None:
         del self._sessions[utterance_id]
 
+    def likelihood(self, utterance_id: str) -> float:
+        """The mean logarithm of the probabilities of the tokens in the utterance's latest final; 0 without any."""
+        found = self._sessions[utterance_id].likelihoods
+        return sum(found) / len(found) if found else 0.0
+
     def runnable(self, request: Request) -> bool:
         return True
 

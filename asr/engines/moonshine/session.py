@@ -70,6 +70,8 @@ class MoonshineSession:
         self._shown = Shown()
         self._sure = 0
         """The number of tokens of the last early partial before the first unlikely one."""
+        self.likelihoods: list[float] = []
+        """Of the latest final, the logarithm of each token's probability."""
         self._speech_from: int | None = None
         """Samples after which it is known that somebody speaks."""
 
@@ -106,6 +108,7 @@ class MoonshineSession:
     def _answer(self, request: Request) -> Generator[None, None, str]:
         self._resample()
         samples = self._samples[: request.end * RATE_HZ // BYTES_PER_S[self.utterance.format]]
+        self.likelihoods = []
         if not self._is_speech(samples):
             return ""
         ends = self._cuts_of(samples)
@@ -172,6 +175,8 @@ class MoonshineSession:
             # `logits` are about what follows `tokens`, and then about what follows each token of the guess.
             best = logits.argmax(axis=-1)
             found = best.tolist()
+            if not draft:
+                self.likelihoods.append(_likelihood(logits[0], found[0]))
             for at, token in enumerate(guess[: max(0, shown - len(tokens))]):
                 if logits[at, token] >= logits[at, found[at]] - CLEARLY:
                     found[at] = token
@@ -190,6 +195,11 @@ class MoonshineSession:
             tokens.append(token)
             yield
             logits, cache = self._model.advance(audio, [token, *guess], cache)
+
+
+def _likelihood(logits: NDArray[np.float32], token: int) -> float:
+    """The logarithm of the token's probability."""
+    return -float(np.log(np.exp(logits - logits[token]).sum()))
 
 
 def _doubt(logits: NDArray[np.float32], tokens: Sequence[int], first: int) -> int | None:

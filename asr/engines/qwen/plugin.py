@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from asr.engines import weights
 from asr.engines.interface import EngineUnusable
-from asr.engines.selection import select_words
 from asr.languages import QWEN3_ASR
 from config.settings import Asr, Qwen
 
@@ -36,10 +35,8 @@ def create(asr: Asr, qwen: Qwen) -> Engine:
     return build(asr, qwen)
 
 
-def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
-    """The aligner that `asr.word_timestamps` asks for; None when it asks for none. Raises EngineUnusable."""
-    if not select_words(asr).languages:
-        return None
+def create_aligner(asr: Asr, qwen: Qwen) -> Aligner:
+    """The aligner Qwen3-ForcedAligner. Raises EngineUnusable."""
     try:
         from asr.engines.qwen.aligner import build
     except ImportError as error:

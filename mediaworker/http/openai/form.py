@@ -63,7 +63,7 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
     if "word" in granularities and format != "verbose_json":
         raise _bad("timestamp_granularities", "words can only be combined with response_format=verbose_json")
     if "word" in granularities and not can.words:
-        raise _bad("timestamp_granularities", "this worker does not time words (asr.word_timestamps is off)")
+        raise _bad("timestamp_granularities", "this worker does not time words (see asr.word_timestamps)")
     if "logprobs" in _many(fields, "include"):
         raise _bad("include", "log probabilities are not available")
     if _many(fields, "known_speaker_references"):

@@ -54,7 +54,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channels: Channels = "mix"
     speakers: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=64)] = []
     words: bool = True
-    """The result has the times of its words, where `asr.word_timestamps` is on."""
+    """The result has the times of its words, where the worker can time them."""
     condition_on_previous_text: bool = False
     webhook_url: str = ""
 

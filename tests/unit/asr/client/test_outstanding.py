@@ -413,8 +413,8 @@ def test_failures_in_a_row_are_trouble_until_an_answer_or_a_while_without_one() 
 @pytest.mark.parametrize(
     ("engine", "model", "chosen", "why"),
     [
-        ("auto", "nobody/nothing", "moonshine", "`mediaworker models pull nobody/nothing`"),
-        ("auto", "/no/such/folder", "moonshine", "set asr.model to one"),
+        ("auto", "nobody/nothing", "mixed", "`mediaworker models pull nobody/nothing`"),
+        ("auto", "/no/such/folder", "mixed", "set asr.model to one"),
         ("auto", str(TINY), "qwen", str(TINY)),
         ("moonshine", str(TINY), "moonshine", "English only"),
         ("qwen", str(TINY), "qwen", str(TINY)),
@@ -431,7 +431,10 @@ def test_selection_says_why_in_one_line(engine: str, model: str, chosen: str, wh
     [
         (Asr(engine="qwen", model="nobody/nothing"), "asr.model", "`mediaworker models pull nobody/nothing`"),
         (Asr(engine="qwen", model=str(Path(__file__).parent)), "asr.model", "is no folder with a model"),
-        (Asr(engine="whisper"), "asr.engine", "there are moonshine, qwen"),
+        (Asr(engine="kaldi"), "asr.engine", "there are moonshine, whisper, mixed, qwen"),
+        (Asr(engine="whisper", whisper_model="/no/folder"), "asr.engine", "/no/folder is no folder with a Whisper"),
+        (Asr(engine="mixed", whisper_model="/no/folder"), "asr.engine", "/no/folder is no folder with a Whisper"),
+        (Asr(engine="whisper", languages=("en", "xx")), "asr.languages", "does not know the language 'xx'"),
         (Asr(model=str(TINY), partials_model="nobody/small"), "asr.partials_model", "are not on this machine"),
     ],
 )
