@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from asr import messages
 from asr.client.engine_server import EngineOwner, EngineServer
 from asr.client.local_pool import LocalPool
+from asr.engines.plugin import partial_languages
 from asr.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.settings import Settings
@@ -77,6 +78,12 @@ class Engines(EngineOwner):
     def languages(self) -> tuple[str, ...]:
         """ISO 639 codes of the languages that can be requested; none until the first engine server has sent them."""
         return self._pool.languages
+
+    @property
+    def partials(self) -> tuple[str, ...]:
+        """Languages whose partials come as often as `asr.partial_ms` says."""
+        known = partial_languages(self.engine, self._settings.asr) if self.engine else ()
+        return tuple(code for code in self.languages if code in known)
 
     @property
     def words(self) -> tuple[str, ...]:

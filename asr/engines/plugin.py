@@ -7,6 +7,7 @@ group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, TypeVar
@@ -83,6 +84,17 @@ def about(name: str, asr: Asr) -> str:
 def missing(name: str, asr: Asr) -> str | None:
     """The reason of `Plugin.missing`. Raises ConfigError when the plug-in fails."""
     return _ask(name, lambda plugin: plugin.missing(asr))
+
+
+def partial_languages(name: str, asr: Asr) -> tuple[str, ...]:
+    """The languages whose partials come as often as `asr.partial_ms` says: those of the optional method
+    `partials(asr)` of a plug-in, and all languages of one without it, or of one that is not installed here."""
+    with suppress(ConfigError):
+        plugin = find(name)
+        if (partials := getattr(plugin, "partials", None)) is not None:
+            return tuple(partials(asr))
+        return plugin.languages
+    return ()
 
 
 def _ask(name: str, question: Callable[[Plugin], Answer]) -> Answer:

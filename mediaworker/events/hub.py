@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
+from msgspec import structs
 
 from config import Settings
 from config.metrics.counters import Histogram
@@ -114,7 +115,7 @@ class EventHub(StoredEvents):
             return
         self.published[schema.type_of(body)] += 1
         if isinstance(body, schema.EngineState):
-            self.engine = schema.EngineInfo(body.engine or self.engine.name, body.state, self.engine.languages)
+            self.engine = structs.replace(self.engine, name=body.engine or self.engine.name, state=body.state)
         self.event_log.put(self._entry(call_id, at_ms, body, record))
 
     def _entry(

@@ -335,6 +335,9 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     state: EngineStatus
     languages: list[str] = []
     """The languages that the engine can be asked for: ISO 639-1 codes, 639-3 where there is none."""
+    partials: list[str] = []
+    """Those of them in which partials come all the time that somebody speaks. In the others they come every 2 s, and
+    only while the machine has room for them, or not at all."""
 
 
 class Hello(EventBody, frozen=True, tag="hello"):

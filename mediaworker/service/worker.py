@@ -76,7 +76,7 @@ class Worker(Service):
         self.webhooks = EventWebhooks(self.hub, settings)
         self.retention = RetentionTask(self.hub, settings.retention)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
-        self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
+        self.hub.engine = self._engine_info("idle")
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
         parts = TranscriberParts(self.recognizer, clock, guard=LoadGuard(), traces=self.traces)
@@ -341,9 +341,13 @@ class Worker(Service):
     def _keep_engine(self) -> None:
         self.recognizer.keep_alive(len(self.calls) > 0 or self.files.open_files > 0)
 
+    def _engine_info(self, state: events.EngineStatus) -> events.EngineInfo:
+        recognizer = self.recognizer
+        return events.EngineInfo(recognizer.engine, state, sorted(recognizer.languages), sorted(recognizer.partials))
+
     def _engine_state(self, state: EngineStatus, why: str) -> None:
         detail = why if state is EngineStatus.FAILED else ""
         runtime = self.recognizer.runtime if state is EngineStatus.READY else None
         device = runtime.device if runtime is not None else ""
-        self.hub.engine = events.EngineInfo(self.recognizer.engine, state.value, sorted(self.recognizer.languages))
+        self.hub.engine = self._engine_info(state.value)
         self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail, device))

@@ -25,6 +25,7 @@ const $ = (id) => document.getElementById(id);
 class Desk {
   #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #tryIt = null; #stopped = false; #again;
   #languages = [];  // that the engine can be asked for
+  #partials = [];  // those of them with words while somebody speaks
   #acknowledged = new Acknowledged((id) => this.#onAcknowledged(id)); #chosen = null;
   #overview = new Overview(this.#calls, this.#acknowledged);
   #entered = false; #line = new Line((lost) => this.#told(lost));
@@ -161,12 +162,13 @@ class Desk {
     if (event.type === "hello") {
       this.#aheadMs = Date.parse(event.time) - Date.now();
       this.#languages = event.engine.languages ?? [];
+      this.#partials = event.engine.partials ?? [];
       this.#tryIt?.offer(this.#languages);
-      engine(event.engine.name, event.engine.state, this.#languages);
+      engine(event.engine.name, event.engine.state, this.#languages, this.#partials);
       // A resumed stream tells what has happened meanwhile; a new one only what is there now.
       if (!resumed) this.#snapshot(event);
     } else if (event.type === "engine.state") {
-      engine(event.engine, event.state, this.#languages, event.detail);
+      engine(event.engine, event.state, this.#languages, this.#partials, event.detail);
     } else {
       const id = this.#calls.fold(event);
       if (!id) return;
@@ -245,13 +247,15 @@ function connection(state, text) {
   setText($("connection"), text);
 }
 
-function engine(name, state, languages, detail = "") {
+function engine(name, state, languages, partials, detail = "") {
   const words = { warming_up: "loading", ready: "ready", idle: "idle", failed: "failed" };
-  const known = named(languages).map(([language]) => language);
+  const [known, shown] = [languages, partials].map((codes) => named(codes).map(([language]) => language));
   const knows = known.length > 1 ? ` (${known.length} languages)` : known.length ? ` (${known[0]} only)` : "";
   const why = detail ? ` (${detail})` : "";
   setText($("engine"), `Engine ${name || "not chosen yet"}${knows}: ${words[state] ?? state}${why}`);
-  setAttribute($("engine"), "title", known.join(", "));
+  const late = shown.length < known.length ? `Words while somebody speaks: ${shown.join(", ") || "in no language"}; `
+    + "otherwise when a sentence ends. " : "";
+  setAttribute($("engine"), "title", late + known.join(", "));
   $("engine").dataset.state = state;
 }
 

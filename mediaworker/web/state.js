@@ -184,6 +184,7 @@ export class Conversation {
       final: true, text: event.text, stable: Infinity, revision: event.revision, language: event.language,
       lostMs: event.lost_ms, failed: event.reason === "failed", redactions: event.redactions ?? [],
     });
+    if (event.language && this.legs.has(event.leg)) this.legs.get(event.leg).language = event.language;
     if (item.end === null) this.#spoken(event);
     item.end = item.heard = event.end_ms;
     if (!item.text && !item.failed) {

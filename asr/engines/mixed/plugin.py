@@ -23,6 +23,10 @@ def missing(asr: Asr) -> str | None:
     return moonshine.missing(asr) or whisper.missing(asr)
 
 
+def partials(asr: Asr) -> tuple[str, ...]:
+    return moonshine.languages
+
+
 def create(asr: Asr, qwen: Qwen) -> Engine:
     from asr.engines.mixed.engine import MixedEngine
     from asr.engines.moonshine.engine import build

@@ -27,6 +27,10 @@ def missing(asr: Asr) -> str | None:
     return None if asr.url else "asr.url is empty: it names the server, as in https://asr.example.com/v1"
 
 
+def partials(asr: Asr) -> tuple[str, ...]:
+    return languages if asr.url_partials else ()
+
+
 def create(asr: Asr, qwen: Qwen) -> Engine:
     from asr.engines.openai.client import TranscriptionClient
     from asr.engines.openai.engine import RemoteEngine

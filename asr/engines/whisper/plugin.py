@@ -41,6 +41,10 @@ def missing(asr: Asr) -> str | None:
     return None
 
 
+def partials(asr: Asr) -> tuple[str, ...]:
+    return ()
+
+
 def create(asr: Asr, qwen: Qwen) -> Engine:
     from asr.engines.whisper.engine import WhisperEngine
 
