@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
 	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word; installs what the tests need)"
-	@echo "                (ENGINE=moonshine: without Whisper, here and with run and test: English alone, 330 MB less)"
+	@echo "                (ENGINE=moonshine: without Whisper, here and with run and test: English alone, 300 MB less)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make check   install, look for mistakes and run the tests that need no process (80 CPU-seconds)"
 	@echo "make test    the same, and all other tests that a change has to pass (12 CPU-minutes)"

@@ -70,7 +70,8 @@ class Source:
 _CONFIG = "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"
 
 # The first model.bin has the SHA-256 that public projects pin for faster-whisper's base model. The second one holds the
-# same tensors, and two flags that are zero; its vocabulary names the token <|nocaptions|> <|nospeech|>.
+# same tensors, and two flags that are zero; its vocabulary names the token <|nocaptions|> <|nospeech|>. Both tokenizers
+# decode alike. To encode, the first one lacks a merge, that of a space with the letter t: it cuts " the" in two.
 SOURCES = (
     Source(
         wheels=(
