@@ -5,6 +5,7 @@ A call runs in whatever thread makes it, and lets go of the GIL. Several threads
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ class WhisperModel:
                 inter_threads=threads,
                 intra_threads=1,
             )
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self.tokenizer = _tokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"))
         except Exception as error:  # neither library's errors have a base of their own
             raise EngineUnusable(f"the Whisper model in {folder} cannot be loaded: {first_line(error)}") from error
         self.device, self.dtype = device, str(self._network.compute_type)
@@ -219,6 +220,20 @@ class WhisperModel:
         except (RuntimeError, ValueError) as error:
             raise NetworkError(f"ctranslate2: {first_line(error)}") from error
         return list(found.alignments), list(found.text_token_probs)
+
+
+def _tokenizer(content: str) -> Tokenizer:
+    """The tokenizer of these contents.
+
+    The file that public projects have for the base model lacks the first of all merges, of a space and a `t`. Its texts
+    read as they should, but written by it " the" has two tokens, of which the decoder has never seen the pair.
+    """
+    found = json.loads(content)
+    merges = found["model"]["merges"]
+    first = ["\u0120", "t"] if isinstance(merges[0], list) else "\u0120 t"
+    if first not in merges[:1]:
+        merges.insert(0, first)
+    return Tokenizer.from_str(json.dumps(found))
 
 
 def _key(samples: NDArray[np.float32]) -> tuple[int, int]:
