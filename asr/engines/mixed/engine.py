@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asr.engines.interface import EngineError
+from asr.engines.interface import Capabilities, EngineError
 from asr.engines.mixed.session import English, MixedSession, Spoken
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.whisper.engine import WhisperEngine
@@ -12,6 +12,9 @@ from asr.engines.whisper.model import WhisperModel
 from asr.engines.whisper.threads import Job
 from asr.scheduling.request import Request
 from asr.utterance import Utterance
+
+BATCH = 32
+"""Requests in a step beside those that Whisper's threads are at."""
 
 
 class MixedEngine(WhisperEngine):
@@ -23,6 +26,7 @@ class MixedEngine(WhisperEngine):
 
     def __init__(self, moonshine: MoonshineEngine, model: WhisperModel, threads: int, among: Sequence[str]) -> None:
         super().__init__(model, threads, among)
+        self.capabilities = Capabilities(batch=self._most_begun + BATCH)
         self._moonshine = moonshine
 
     def open(self, utterance: Utterance) -> None:
@@ -42,10 +46,20 @@ class MixedEngine(WhisperEngine):
         super().close(utterance_id)
 
     def runnable(self, request: Request) -> bool:
-        if request.final or self._is_begun(request):
-            return True
         session = self._sessions[request.utterance_id]
-        return session.speaks_english() or session.listens(request) or super().runnable(request)
+        if not request.final and session.listens(request):
+            return True
+        return session.speaks_english() or super().runnable(request)
+
+    def _taken(self, requests: Sequence[Request]) -> list[Request]:
+        """Whisper's requests that wait for a thread must not keep Moonshine's out of a step."""
+        taken, waiting = [], 0
+        for request in requests:
+            english = self._sessions[request.utterance_id].speaks_english()
+            waiting += not english
+            if english or waiting <= self._most_begun or self._is_begun(request):
+                taken.append(request)
+        return taken
 
     def _compute(self, jobs: Sequence[Job], seconds: float) -> None:
         asking = [job for job in jobs if isinstance(job.call, English)]

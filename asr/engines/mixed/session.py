@@ -88,7 +88,7 @@ class MixedSession(WhisperSession):
         return self._seconds(request.end) >= LISTENED_S[self._listened]
 
     def speaks_english(self) -> bool:
-        """Whether partials are Moonshine's, as far as is known."""
+        """Whether the next answer is Moonshine's, as far as is known."""
         return (self._known() or belief.likeliest(self._guess)) == ENGLISH
 
     def partial(self, request: Request) -> Answering:

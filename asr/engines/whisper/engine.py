@@ -38,8 +38,9 @@ class WhisperEngine:
         self._model, self._speech = model, SpeechDetector()
         self._among = tuple(code for code in among if code in model.languages) or tuple(model.languages)
         most = 1 if model.device == "cpu" else TOGETHER_ON_GPU
-        # With two requests for each thread none is idle while another one comes to the end of its utterance.
-        self.capabilities = Capabilities(batch=2 * threads * most)
+        # With two answers for each thread none is idle while another one comes to the end of its utterance.
+        self._most_begun = 2 * threads * most
+        self.capabilities = Capabilities(batch=self._most_begun)
         self._threads = CallThreads(threads, model.perform, together, most=most)
         self._sessions: dict[str, WhisperSession] = {}
         self._jobs: dict[str, Job] = {}
@@ -77,7 +78,7 @@ class WhisperEngine:
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """Raises EngineError."""
-        jobs = [self._job(request) for request in requests]
+        jobs = [self._job(request) for request in self._taken(requests)]
         until_s = time.perf_counter() + STEP_S
         self._threads.wait(0)
         self._threads.start(jobs)
@@ -85,6 +86,10 @@ class WhisperEngine:
             self._compute(jobs, left_s)
             self._threads.start(jobs)
         return self._answers(jobs)
+
+    def _taken(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """The requests that this step works on."""
+        return requests
 
     def _compute(self, jobs: Sequence[Job], seconds: float) -> None:
         """Wait until something has been computed, for so many seconds at most."""
