@@ -21,6 +21,8 @@ from config.process import child_process, framing
 from config.process.tasks import end_tasks
 from config.settings import Settings
 
+MOST_NAMED = 40
+"""Languages that a line of the log names; of more it says only how many they are."""
 log = structlog.get_logger("asr")
 
 
@@ -141,7 +143,7 @@ class LocalPool:
     def start(self, idle_reason: str) -> None:
         """Log the engine and begin; `want` starts the processes. `idle_reason`: the reason shown while none is
         wanted."""
-        known = ", ".join(sorted(self.languages))
+        known = ", ".join(sorted(self.languages)) if len(self.languages) <= MOST_NAMED else f"{len(self.languages)}"
         log.info("engine", engine=self.engine, languages=known, reason=self.reason)
         if self.words:
             log.info("times of words", reason=self._timing.reason)

@@ -133,7 +133,8 @@ def test_what_is_configured_is_what_is_used(native: Path) -> None:
 
 def test_what_is_not_wanted_or_not_here_is_not_used(native: Path) -> None:
     off = Asr(word_timestamps=False, aligner=str(native))
-    assert create_aligner(off, Qwen()) is None and select_words(off).languages == () and not select_words(off).reason
+    assert select_words(off).languages == () and not select_words(off).reason and not select_words(off).aligner
     missing = select_words(Asr(word_timestamps=True, aligner="nobody/nothing"))
     assert missing.languages == () and "`mediaworker models pull nobody/nothing` downloads them" in missing.reason
-    assert create_aligner(Asr(word_timestamps=True, aligner="nobody/nothing"), Qwen()) is None
+    with pytest.raises(EngineUnusable, match="nobody/nothing"):
+        create_aligner(Asr(word_timestamps=True, aligner="nobody/nothing"), Qwen())

@@ -155,7 +155,7 @@ def test_the_configured_model_is_pulled_and_becomes_the_engine(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert select(Asr(model=NAME)).engine == "moonshine"
+    assert select(Asr(model=NAME)).engine == "mixed"
     with hub.running() as endpoint:
         done = pull(endpoint, tmp_path)
         assert done.returncode == 0, done.stderr

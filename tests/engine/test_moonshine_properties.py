@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asr.engines.moonshine import engine as engines
-from asr.engines.moonshine import sound
+from asr.engines.moonshine import session
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.plugin import assets
@@ -197,7 +197,7 @@ def grown(name: str) -> list[Operation]:
 @pytest.fixture(scope="module", autouse=True)
 def short_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sound, "LONGEST_S", LONGEST_S)
+        patch.setattr(session, "LONGEST_S", LONGEST_S)
         yield
 
 

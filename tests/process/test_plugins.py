@@ -116,7 +116,10 @@ def settings(engine: str, **more: Any) -> Settings:
 @pytest.mark.parametrize(
     ("engine", "why"),
     [
-        ("nobody", "there is no engine of this name; there are moonshine, qwen, openai, about_raises, absent, "),
+        (
+            "nobody",
+            "there is no engine of this name; there are moonshine, whisper, mixed, qwen, openai, about_raises, absent, ",
+        ),
         ("absent", "its plug-in no_such_package:plugin cannot be imported (ModuleNotFoundError: "),
         ("moved", "its plug-in faulty_engines:no_such_name cannot be imported (AttributeError: "),
         ("broken", "its plug-in broken_engine:plugin cannot be imported (RuntimeError: no licence)"),

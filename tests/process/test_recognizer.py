@@ -248,7 +248,7 @@ async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> N
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        assert "there is no engine of this name; there are moonshine, qwen" in str(c.finals("a")[0].error)
+        assert "no engine of this name; there are moonshine, whisper, mixed, qwen" in str(c.finals("a")[0].error)
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
 
 

@@ -42,7 +42,7 @@ def test_the_engine_is_named_with_a_short_reason(tmp_path: Path) -> None:
     try:
         until(lambda: "ready" in {line["event"] for line in lines(worker.log)})
         (engine,) = (line for line in lines(worker.log) if line["event"] == "engine")
-        assert engine["engine"] == "moonshine" and "mediaworker models pull Qwen/Qwen3-ASR-0.6B" in engine["reason"]
+        assert engine["engine"] == "mixed" and "mediaworker models pull Qwen/Qwen3-ASR-0.6B" in engine["reason"]
         assert all(len(str(value)) <= LONGEST for line in lines(worker.log) for value in line.values())
     finally:
         assert worker.stop() == 0
