@@ -118,7 +118,7 @@ def settings(engine: str, **more: Any) -> Settings:
     [
         (
             "nobody",
-            "there is no engine of this name; there are moonshine, whisper, mixed, qwen, openai, about_raises, absent, ",
+            "no engine of this name; there are moonshine, whisper, mixed, qwen, openai, about_raises, absent, ",
         ),
         ("absent", "its plug-in no_such_package:plugin cannot be imported (ModuleNotFoundError: "),
         ("moved", "its plug-in faulty_engines:no_such_name cannot be imported (AttributeError: "),

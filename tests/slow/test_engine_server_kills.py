@@ -1,4 +1,4 @@
-"""Two hundred kills over two engine servers under twenty calls: the words are those without kills."""
+"""Kills over two engine servers under calls: the words are those without kills."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from lab.media.speech import speech
 from lab.patience import timeout, wait_for
 from lab.worker.engine_servers import engine_server, shared
 
-KILLS, SEED, LEGS = 200, 21, 20
+SEED = 21
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")
 PAUSE_S = 3.0
 """At most between two utterances: as in a call, about one speaker in two says something."""
-LOCAL = Settings(asr=Asr(engine="moonshine", threads=1))
 
 
 class Leg:
@@ -62,21 +61,28 @@ class Leg:
 
 
 @pytest.mark.timeout(900)
-async def test_two_hundred_kills_of_engine_servers_under_twenty_calls_cost_no_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "kills", "legs_at_once"), [("moonshine", 200, 20), ("mixed", 40, 6)])
+async def test_kills_of_engine_servers_under_calls_cost_no_word(
+    tmp_path: Path, engine: str, kills: int, legs_at_once: int
+) -> None:
+    local = Settings(asr=Asr(engine=engine, threads=1))
     spoken = {prompt: bytes(ulaw_encode(speech(prompt))) for prompt in PROMPTS}
-    expected = {prompt: transcribe(LOCAL, "PCMU", audio) for prompt, audio in spoken.items()}
+    expected = {prompt: transcribe(local, "PCMU", audio) for prompt, audio in spoken.items()}
     states: list[EngineStatus] = []
     rng = random.Random(SEED)
-    with engine_server(tmp_path / "one") as one, engine_server(tmp_path / "two") as two:
-        recognizer = Recognizer(shared(one, two), on_state=lambda state, why: states.append(state))
+    with (
+        engine_server(tmp_path / "one", ASR__ENGINE=engine) as one,
+        engine_server(tmp_path / "two", ASR__ENGINE=engine) as two,
+    ):
+        recognizer = Recognizer(shared(one, two, engine=engine), on_state=lambda state, why: states.append(state))
         await recognizer.start()
         try:
             recognizer.keep_alive(True)
             await _ready(recognizer)
-            legs = [Leg(number, recognizer, spoken, expected) for number in range(LEGS)]
+            legs = [Leg(number, recognizer, spoken, expected) for number in range(legs_at_once)]
             async with asyncio.TaskGroup() as talk:
                 talking = [talk.create_task(leg.talk()) for leg in legs]
-                for kill in range(KILLS):
+                for kill in range(kills):
                     await asyncio.sleep(rng.uniform(0, 0.3))
                     victim = rng.choice((one, two))
                     victim.kill()
@@ -95,7 +101,7 @@ async def test_two_hundred_kills_of_engine_servers_under_twenty_calls_cost_no_wo
                 f"median {1000 * waits[len(waits) // 2]:.0f} ms, p99 {1000 * waits[len(waits) * 99 // 100]:.0f} ms, "
                 f"longest {1000 * waits[-1]:.0f} ms; states {Counter(states)}"
             )
-            assert counters.crashes == KILLS and counters.replayed > KILLS / 2
+            assert counters.crashes == kills and counters.replayed > kills / 2
             assert counters.errors == 0 and recognizer.open_utterances == recognizer.backlog_bytes == 0
             assert states == [EngineStatus.WARMING_UP, EngineStatus.READY], "one server was ready all the time"
             assert [server.user.legs for server in recognizer.servers] == [0, 0]

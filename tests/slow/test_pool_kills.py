@@ -1,4 +1,4 @@
-"""Two hundred kills over two inference processes: the words are those without kills, and nobody waits for a new one."""
+"""Kills over two inference processes: the words are those without kills, and nobody waits for a new one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from config.settings import Asr, Settings
 from lab.media.speech import speech
 from lab.patience import eventually, wait_for
 
-KILLS, SEED, LEGS = 200, 200, 4
+SEED = 200
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")
-SETTINGS = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
 
 
 class Leg:
@@ -74,21 +73,23 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_two_hundred_kills_cost_no_word_and_no_start_of_a_process() -> None:
+@pytest.mark.parametrize(("engine", "kills", "legs_at_once"), [("moonshine", 200, 4), ("mixed", 60, 2)])
+async def test_kills_cost_no_word_and_no_start_of_a_process(engine: str, kills: int, legs_at_once: int) -> None:
+    settings = Settings(asr=Asr(engine=engine, processes=2, threads=2))
     spoken = {prompt: bytes(ulaw_encode(speech(prompt))) for prompt in PROMPTS}
-    expected = {prompt: transcribe(SETTINGS, "PCMU", audio) for prompt, audio in spoken.items()}
+    expected = {prompt: transcribe(settings, "PCMU", audio) for prompt, audio in spoken.items()}
     states: list[EngineStatus] = []
-    recognizer = Recognizer(SETTINGS, on_state=lambda state, why: states.append(state))
+    recognizer = Recognizer(settings, on_state=lambda state, why: states.append(state))
     rng, starts_s = random.Random(SEED), list[float]()
     await recognizer.start()
     try:
         recognizer.keep_alive(True)
         servers = recognizer.servers
         await until(lambda: all(server.state is EngineStatus.READY for server in servers))
-        legs = [Leg(number, recognizer, spoken, expected) for number in range(LEGS)]
+        legs = [Leg(number, recognizer, spoken, expected) for number in range(legs_at_once)]
         async with asyncio.TaskGroup() as talk:
             talking = [talk.create_task(leg.talk()) for leg in legs]
-            for kill in range(KILLS):
+            for kill in range(kills):
                 await asyncio.sleep(rng.uniform(0, 0.4))
                 # An utterance that two processes die over, without an answer in between, is given up by design.
                 await until(lambda: any(map(may_die, servers)))
@@ -112,7 +113,7 @@ async def test_two_hundred_kills_cost_no_word_and_no_start_of_a_process() -> Non
         )
         # All but the few that a machine which stood still kept waiting.
         assert waits_s[int(0.95 * len(waits_s))] < statistics.median(starts_s), "the other process has answered"
-        assert recognizer.counters.crashes == KILLS and recognizer.counters.replayed > KILLS / 2
+        assert recognizer.counters.crashes == kills and recognizer.counters.replayed > kills / 2
         assert recognizer.counters.errors == 0 and recognizer.open_utterances == recognizer.backlog_bytes == 0
         assert states == [EngineStatus.WARMING_UP, EngineStatus.READY], "one process was ready all the time"
         assert [server.user.legs for server in servers] == [0, 0]
