@@ -53,7 +53,7 @@ class Asr(Section, frozen=True, kw_only=True):
     and in an engine server."""
     devices: tuple[str, ...] = ()
     """Qwen3-ASR computes on these devices: `cpu`, `cuda` or `cuda:1`. If there are none, it takes every GPU of this
-    machine, or the CPU."""
+    machine, or the CPU. Whisper takes the first of them, or a GPU if CTranslate2 can use one."""
     processes: Annotated[int, Meta(ge=0, le=64)] = 0
     """This many inference processes share the calls, on the devices in turn. When one of them dies, the others go on
     with its utterances at once. 0 means one for each device; Moonshine, which computes on the CPU, has one for every

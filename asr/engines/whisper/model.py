@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.speech import RATE_HZ
 from asr.engines.whisper import answers
 from asr.engines.whisper.mel import LogMel
 from asr.errors import AsrError
@@ -260,4 +261,10 @@ def _joined(features: Sequence[Any]) -> Any:
 @cache
 def load(folder: Path, device: str, threads: int) -> WhisperModel:
     """The model in this folder, which an engine and an aligner share. Raises EngineUnusable."""
-    return WhisperModel(folder, device=device, threads=threads)
+    model = WhisperModel(folder, device=device, threads=threads)
+    silence = np.zeros(RATE_HZ, np.float32)
+    try:  # libraries of a GPU are first looked for when something is computed
+        model.perform([Encode(silence, answers.window(len(silence)))])
+    except NetworkError as error:
+        raise EngineUnusable(f"the Whisper model in {folder} does not compute on {device}: {error}") from error
+    return model

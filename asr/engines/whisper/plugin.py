@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from asr.engines.devices import gpus, usual_threads
 from asr.engines.interface import EngineUnusable
 from asr.engines.whisper import base
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from asr.engines.interface import Engine
     from asr.engines.whisper.model import WhisperModel
 
+log = structlog.get_logger("asr")
 BASE = "base"
 """The value of `asr.whisper_model` that stands for the model that the setup brings."""
 CODES = (
@@ -83,4 +86,9 @@ def load_model(asr: Asr) -> WhisperModel:
         except base.BaseModelError as error:
             raise EngineUnusable(str(error)) from error
     device = asr.devices[0].partition(":")[0] if asr.devices else "auto"
-    return load(found, ("cuda" if gpus() else "cpu") if device == "auto" else device, threads(asr))
+    if device == "auto" and gpus():
+        try:
+            return load(found, "cuda", threads(asr))
+        except EngineUnusable as error:
+            log.warning("Whisper computes on the CPU", reason=str(error))
+    return load(found, "cpu" if device == "auto" else device, threads(asr))

@@ -72,7 +72,9 @@ class WhisperSession:
 
     def _answered(self, request: Request, text: str, heard: Belief) -> Answer:
         language = self.utterance.language or belief.likeliest(heard)
-        return Answer(request, text, language if text else "", heard=heard)
+        if not text:  # a sound that was no speech says nothing of the language either
+            return Answer(request, "", "", heard=self.utterance.heard)
+        return Answer(request, text, language, heard=heard)
 
     def samples(self, request: Request) -> Samples:
         """The audio that the request is about, at 16 kHz."""
