@@ -250,7 +250,8 @@ function connection(state, text) {
 function engine(name, state, languages, partials, detail = "") {
   const words = { warming_up: "loading", ready: "ready", idle: "idle", failed: "failed" };
   const [known, shown] = [languages, partials].map((codes) => named(codes).map(([language]) => language));
-  const knows = known.length > 1 ? ` (${known.length} languages)` : known.length ? ` (${known[0]} only)` : "";
+  const live = shown.length === known.length ? "" : shown.length ? `, live: ${shown.join(", ")}` : "";
+  const knows = known.length > 1 ? ` (${known.length} languages${live})` : known.length ? ` (${known[0]} only)` : "";
   const why = detail ? ` (${detail})` : "";
   setText($("engine"), `Engine ${name || "not chosen yet"}${knows}: ${words[state] ?? state}${why}`);
   const late = shown.length < known.length ? `Words while somebody speaks: ${shown.join(", ") || "in no language"}; `
