@@ -18,8 +18,8 @@ from asr.engines.whisper.session import BEAM, Answering, WhisperSession
 from asr.scheduling.request import Request
 
 ENGLISH = "en"
-UNSURE = -0.15
-"""The mean logarithm of the probabilities of Moonshine's tokens below which Whisper has the word: a quarter of clean
+UNSURE = -0.13
+"""The mean logarithm of the probabilities of Moonshine's tokens below which Whisper has the word: a third of clean
 English prompts, half of those in loud noise, and all but 1 of 300 in other languages (docs/measurements/words.md)."""
 LISTENED_S = (1.2, 2.3)
 """Audio after which a partial of an unknown language is preceded by listening: a second of speech with its pre-roll,
