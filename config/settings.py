@@ -26,13 +26,14 @@ from config.sections.listeners import ApiKey, Auth, Http, Media, Stream
 from config.sections.recognition import Asr, Qwen
 from config.sections.section import Positive, Reloadable, ReloadableItems, Seconds, Secret, Section
 from config.sections.sip import Rtp, Sip, SipAccount, Siprec, SiprecParticipant, SipUser
+from config.sections.text import Text
 
 __all__ = [
     "Alerts", "ApiKey", "Asr", "Asterisk", "AudioSocket", "Auth", "BotEndpointing", "Cluster",
     "DictationEndpointing",
     "Endpointing", "EventWebhook", "Events", "Files", "Http", "Jobs", "Log", "Media", "Privacy",
     "PrivacyPattern", "Profiles", "Qwen", "Retention", "Route", "Rtp", "Secret", "Section", "Settings", "Sip",
-    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Tracing", "Twilio",
+    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Text", "Tracing", "Twilio",
 ]  # fmt: skip
 
 
@@ -61,6 +62,7 @@ class Settings(Section, frozen=True, kw_only=True):
     jobs: Jobs = Jobs()
     auth: Reloadable[Auth] = Auth()
     events: Events = Events()
+    text: Reloadable[Text] = Text()
     privacy: Reloadable[Privacy] = Privacy()
     alerts: Alerts = Alerts()
     retention: Reloadable[Retention] = Retention()

@@ -134,13 +134,14 @@ class Call:
 
     def publish(self, at_ms: int, body: events.EventBody) -> None:
         """Screen an event, publish it, and pass it to the peer and to the alerts."""
-        body = self._privacy.screen(at_ms, body)
+        spoken = self._privacy.screen(at_ms, body)
+        body = self._privacy.written(spoken)
         at_ms = self._publish_at(at_ms, body)
         try:
             if self.on_event is not None:
                 self.on_event(at_ms, body)
             if self._alerts is not None:
-                for alert in self._alerts.on_event(at_ms, body):
+                for alert in self._alerts.on_event(at_ms, spoken):
                     self._publish_at(at_ms, alert)
         except Exception:  # a fault of a listener must not end the call
             log.exception("a listener of the call failed", call_id=self.id)
@@ -362,8 +363,7 @@ class Call:
         for member in self.members.values():
             member.transcriber.release()
         self.publish_metrics(durable=True)
-        body = events.CallEnded(reason=self._ending, duration_ms=self._duration_ms, legs=self._media)
-        self.publish(self.elapsed_ms(), body)
+        self.publish(self.elapsed_ms(), events.CallEnded(self._ending, self._duration_ms, self._media))
         self._closed(self)
 
     def _without_words(self) -> None:

@@ -163,6 +163,8 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     crosstalk: str = ""
     """The leg whose sound this is: the speech is transcribed there, and the text here is empty."""
     name: SpeakerName = ""
+    spoken: str = ""
+    """The text as the engine wrote it, where `text` has digits instead (`text.numerals`); absent: as `text`."""
 
 
 class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):

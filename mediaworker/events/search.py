@@ -37,6 +37,7 @@ class _Event(msgspec.Struct):
     type: str
     call_id: str | None = None
     text: str = ""
+    spoken: str = ""
     name: str = ""
     label: str = ""
     from_: str = msgspec.field(default="", name="from")
@@ -58,7 +59,7 @@ def searchable(frame: str) -> str:
         return ""
     match event.type:
         case "transcript.final":
-            parts = [event.text]
+            parts = [event.text, event.spoken]
         case "leg.updated":
             parts = [event.name, event.label]
         case "call.started":

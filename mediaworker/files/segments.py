@@ -9,6 +9,7 @@ import msgspec
 
 from asr import text
 from mediaworker.events.schema import Word
+from mediaworker.policy.inverse_normalisation import with_digits
 
 
 class FileSegment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +27,8 @@ class FileSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cut between this segment and the previous one went through a sound, so a word there may be in both."""
     error: str | None = None
     """Why there is no text; None when recognition succeeded."""
+    spoken: str = ""
+    """The text before its numbers were written in digits; empty when `text` is that. Stored segments have none."""
 
 
 def arranged(segments: Iterable[FileSegment]) -> list[FileSegment]:
@@ -49,6 +52,16 @@ def mend(before: FileSegment | None, segment: FileSegment) -> FileSegment:
     rest = text.without_first_word(segment.text)
     words = segment.words[1:] if segment.words and text.words(segment.words[0].word)[:1] == begins else segment.words
     return msgspec.structs.replace(segment, text=rest, words=words)
+
+
+def in_digits(segments: Iterable[FileSegment]) -> list[FileSegment]:
+    """Return arranged segments with their numbers in digits; `words` stay as they were spoken."""
+    found = []
+    for segment in segments:
+        written = with_digits(segment.text, segment.language)
+        same = written == segment.text
+        found.append(segment if same else msgspec.structs.replace(segment, text=written, spoken=segment.text))
+    return found
 
 
 def whole_text(segments: Sequence[FileSegment]) -> str:

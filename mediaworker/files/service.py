@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +26,9 @@ from config.metrics.registry import MetricsRegistry
 from config.process.tasks import within
 from mediaworker.errors import MediaworkerError
 from mediaworker.files import sandbox
+from mediaworker.files.segments import FileSegment, in_digits
 from mediaworker.files.transcription import FileStats, FileTask, FileTranscription
+from mediaworker.policy.inverse_normalisation import wants_digits
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5
@@ -197,6 +199,10 @@ class FileService:
             )
         finally:
             self._count(-1)
+
+    def shown(self, segments: Sequence[FileSegment]) -> Sequence[FileSegment]:
+        """Return arranged segments as clients get them: with their numbers in digits, if the settings ask for it."""
+        return in_digits(segments) if wants_digits(self.settings) else segments
 
     async def drain(self, grace_s: float) -> None:
         """Refuse further requests, and wait up to `grace_s` for the responses of those in progress."""

@@ -10,6 +10,7 @@ import msgspec
 
 from mediaworker.events import schema as events
 from mediaworker.events.frame import decode
+from mediaworker.policy.inverse_normalisation import shown_words
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, TextFormat, plain_text, srt, vtt
 
@@ -34,8 +35,10 @@ class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     language: str
     reason: str
     error: str | None = None
+    spoken: str = ""
+    """The text as the engine wrote it, where `text` has digits instead; absent: as `text`."""
     words: list[events.Word] = []
-    """The words with their times; empty when word timestamps are off or could not be computed."""
+    """The words as they were spoken, with their times; empty when word timestamps are off or could not be computed."""
 
 
 class CallTranscript(msgspec.Struct, frozen=True):
@@ -71,6 +74,7 @@ def segments(record: events.CallRecord, frames: Iterable[str]) -> list[CallSegme
                 language=final.language,
                 reason=final.reason,
                 error=final.error,
+                spoken=final.spoken,
                 words=words.get(final.utterance_id, []),
             )
         )
@@ -107,7 +111,10 @@ def render(record: events.CallRecord, found: Sequence[CallSegment], format: Form
     subtitles split long ones."""
     if format == "json":
         return msgspec.json.encode(CallTranscript(record.call_id, record.state, list(found))).decode()
-    lines = [SpokenLine(each.start_ms, each.end_ms, each.text, each.speaker, each.words) for each in found]
+    lines = [
+        SpokenLine(each.start_ms, each.end_ms, each.text, each.speaker, shown_words(each.words, each.spoken, each.text))
+        for each in found
+    ]
     match format:
         case "txt":
             return plain_text(lines, clocks=True)

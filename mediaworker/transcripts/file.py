@@ -17,6 +17,7 @@ from asr import languages
 from mediaworker.files.decoder_process import FileFacts
 from mediaworker.files.messages import Ended
 from mediaworker.files.segments import FileSegment, language, speaker, whole_text
+from mediaworker.policy.inverse_normalisation import shown_words
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, plain_text, srt, vtt
 
@@ -155,7 +156,7 @@ def _segment(transcript: FileTranscript, number: int, segment: FileSegment) -> d
         "channel": segment.channel,
     }
     name = transcript.speaker(segment)
-    return found | ({"speaker": name} if name else {})
+    return found | ({"speaker": name} if name else {}) | ({"spoken": segment.spoken} if segment.spoken else {})
 
 
 def _diarized(transcript: FileTranscript) -> dict[str, Any]:
@@ -185,7 +186,8 @@ def _lines(transcript: FileTranscript) -> list[SpokenLine]:
 
 
 def _line(transcript: FileTranscript, segment: FileSegment) -> SpokenLine:
-    return SpokenLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
+    words = shown_words(segment.words, segment.spoken, segment.text)
+    return SpokenLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), words)
 
 
 def _compression(text: str) -> float:

@@ -163,7 +163,8 @@ class Batch:
                     if (opened := work.facts.opened) is not None:
                         file.duration_s = opened.duration_s
                     file.done_s = max(file.done_s, work.done_s)
-            transcript = FileTranscript.of(work.facts, arranged(partial.known.values()), self._options.speakers)
+            segments = self._service.shown(arranged(partial.known.values()))
+            transcript = FileTranscript.of(work.facts, segments, self._options.speakers)
             file.duration_s = file.done_s = transcript.duration_s
             return transcript
 

@@ -142,7 +142,8 @@ class TranscriptionAnswer:
                     self._note_text()
                     found.append(segment)
             self._note_text()
-        text = render(self._transcript(arranged(found)), self._form.format, granularities=self._form.granularities)
+        shown = await asyncio.to_thread(self._files.shown, arranged(found))  # a film has a second's work of numbers
+        text = render(self._transcript(shown), self._form.format, granularities=self._form.granularities)
         return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
 
     async def events(self, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
@@ -160,7 +161,7 @@ class TranscriptionAnswer:
                             continue
                         self._note_text()
                         begun = True
-                        mended = mend(last.get(segment.channel), segment)
+                        [mended] = self._files.shown([mend(last.get(segment.channel), segment)])
                         last[segment.channel] = segment
                         longer = self._longer(whole, mended)
                         if longer != whole:

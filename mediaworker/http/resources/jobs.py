@@ -22,7 +22,7 @@ from asr import languages
 from mediaworker.access.keys import Access
 from mediaworker.files.messages import Channels
 from mediaworker.files.options import Options
-from mediaworker.files.segments import arranged
+from mediaworker.files.segments import FileSegment, arranged
 from mediaworker.files.service import FileService
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem, described
@@ -125,7 +125,9 @@ class JobRoutes:
         if format == "diarized_json" and job.channels == 1:
             raise Problem(400, "the job has one channel: speakers are told apart by channel (channels=split)")
         found = await self._jobs.store.segments(job.id)
-        text = await asyncio.to_thread(_render, job, found, format)  # thousands of words would block the event loop
+        text = await asyncio.to_thread(
+            self._render, job, found, format
+        )  # thousands of words would block the event loop
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -196,6 +198,11 @@ class JobRoutes:
         webhook = Webhook(wanted.webhook_url) if wanted.webhook_url else None
         return Job(job_id, access.name, source, options, created_s=time.time(), webhook=webhook)
 
+    def _render(self, job: Job, segments: Sequence[FileSegment], format: Format) -> str:
+        found, speakers = self._files.shown(arranged(segments)), job.options.speakers
+        transcript = FileTranscript(found, job.duration_s or 0.0, job.channels, speakers, job.damaged, job.jumps)
+        return render(transcript, format, granularities=("segment", "word"))
+
 
 def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
     """Return the parameters of the fields beside an upload. Raises Problem 400."""
@@ -209,9 +216,3 @@ def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
         return msgspec.convert(found, Wanted, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(400, described(error)) from None
-
-
-def _render(job: Job, segments: list[Any], format: Format) -> str:
-    found, speakers = arranged(segments), job.options.speakers
-    transcript = FileTranscript(found, job.duration_s or 0.0, job.channels, speakers, job.damaged, job.jumps)
-    return render(transcript, format, granularities=("segment", "word"))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from config import ConfigError, Settings
 from config.settings import Privacy
 from mediaworker.events import schema as events
+from mediaworker.policy.inverse_normalisation import span_as_spoken, wants_digits, with_digits
 from mediaworker.policy.phrases import PatternError, Search, search
 from mediaworker.policy.redaction import digits
 from mediaworker.policy.redaction.digits import DigitRun
@@ -40,6 +41,7 @@ class Policy:
 
     def __init__(self, settings: Settings) -> None:
         privacy = self.settings = settings.privacy
+        self.digits = wants_digits(settings)
         try:
             self.redactor = Redactor(privacy)
         except PatternError as error:
@@ -130,6 +132,18 @@ class CallPrivacy:
                 case events.TranscriptWords():
                     return replace(body, words=[])
             return body
+
+    def written(self, body: events.EventBody) -> events.EventBody:
+        """Return a screened final with its numbers in digits, if the settings ask for them; every other event as it is.
+
+        What is masked has been masked in both forms already, so that digits show no more than words.
+        """
+        if not self._policy.digits or not isinstance(body, events.TranscriptFinal):
+            return body
+        masks = "|".join(re.escape(f"[{each.kind}]") for each in body.redactions)
+        parts = re.split(f"({masks})", body.text) if masks else [body.text]
+        text = "".join(part if at % 2 else with_digits(part, body.language) for at, part in enumerate(parts))
+        return body if text == body.text else replace(body, text=text, stable_chars=len(text), spoken=body.text)
 
     def _screened(self, at_ms: int, body: events.EventBody) -> events.EventBody:
         match body:
@@ -240,9 +254,17 @@ class CallPrivacy:
         many = redactor.cards and (carried + some >= GROUP or (some > 0 and isinstance(body, events.TranscriptFinal)))
         runs = list(digits.runs(body.text)) if many or masked_from is not None else []
         spans = redactor.spans(body.text, runs, masked_from=masked_from)
+        if self._policy.digits and (redactor.cards or redactor.patterns):
+            spans = merged([*spans, *self._in_digits(body)])
         if (more := self._continued(body, runs)) is not None:
             spans = merged([*spans, more])
         return runs, spans
+
+    def _in_digits(self, body: Transcript) -> list[MaskedSpan]:
+        """Return the spans of the text that are private once its numbers are written in digits, as a pattern sees."""
+        text = with_digits(body.text, body.language)
+        found = self._policy.redactor.spans(text, list(digits.runs(text))) if text != body.text else []
+        return [MaskedSpan(*span_as_spoken(body.text, text, (each.start, each.end)), each.kind) for each in found]
 
     def _continued(self, body: Transcript, runs: list[DigitRun]) -> MaskedSpan | None:
         """Return the span of the first digits if they complete a card number that began before the pause."""

@@ -34,10 +34,10 @@ class Redactor:
 
     def __init__(self, settings: Privacy) -> None:
         self.cards = settings.cards
-        self._patterns: list[tuple[str, regex.Pattern[str]]] = []
+        self.patterns: list[tuple[str, regex.Pattern[str]]] = []
         for each in settings.patterns:
             try:
-                self._patterns.append((each.name, pattern(each.pattern)))
+                self.patterns.append((each.name, pattern(each.pattern)))
             except PatternError as error:
                 raise PatternError(f"{each.name}: {error}") from None
 
@@ -72,7 +72,7 @@ class Redactor:
         return run.ends[room - 1] if room else run.start
 
     def _matches(self, text: str) -> Iterable[MaskedSpan]:
-        for kind, each in self._patterns:
+        for kind, each in self.patterns:
             try:
                 for match in each.finditer(text, timeout=TIMEOUT_S):
                     if match.end() > match.start():
