@@ -34,6 +34,10 @@ QUICK = 0.1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
+    if args.entities:
+        from benchmarks.entities.run import main as measure_entities
+
+        return measure_entities(args.model or "", args.markdown or "", verbose=args.verbose)
     try:
         chosen = _prompts(args)
         if not (steps := list(_steps(args))):
@@ -78,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--conditions", metavar="NAME,…", help=f"of {', '.join(CONDITIONS)}")
     parser.add_argument("--share", type=float, metavar="P", help="part of the prompts, 0 to 1, in every row")
     parser.add_argument("--calls", type=int, default=CALLS, metavar="N", help=f"at once (default {CALLS})")
+    parser.add_argument("--entities", action="store_true", help="numbers, names and addresses, offline (minutes)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the prompts in five rows (minutes)")
     parser.add_argument("--json", metavar="FILE", help="every row, with every prompt")
     parser.add_argument("--markdown", metavar="FILE", help="the table for docs")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import connect
 
@@ -89,13 +90,14 @@ def test_a_kill_in_mid_utterance_loses_no_word(tmp_path: Path) -> None:
 
 
 async def test_what_must_not_be_seen_is_nowhere(tmp_path: Path) -> None:
-    """A number that is said and keyed: in no event, no answer, no log, no metric and not on the disk."""
+    """A number that is said and keyed: in no event, no answer, no log, no metric and not on the disk. What is seen has
+    its numbers in digits, in calls and in a file."""
     rules = tmp_path / "alerts.toml"
     rules.write_text('[[rules]]\nname = "nine"\nphrases = ["nine"]\nrole = "customer"\n')
     privacy = {
         "PRIVACY__PATTERNS": '[{name = "pin", pattern = "four seven one two"}]',
         "PRIVACY__MASK_AFTER_PHRASES": '["zero six"]', "PRIVACY__MASK_AFTER_DIGITS": '["*9"]', "LOG__LEVEL": "debug",
-        "ALERTS__FILE": str(rules),
+        "ALERTS__FILE": str(rules), "TEXT__NUMERALS": "digits",
     }  # fmt: skip
     customer = ("--play", str(file("customer")))
     seen: list[str] = []
@@ -117,18 +119,23 @@ async def test_what_must_not_be_seen_is_nowhere(tmp_path: Path) -> None:
                 while (message := await socket.recv()) and json.loads(message)["call_id"] != both[0]["call_id"]:
                     seen.append(str(message))
         finals = check_story(plain)
-        assert [final["text"] for final in finals] == ["[pin]", "nine oh five three eight"]
+        assert [final["text"] for final in finals] == ["[pin]", "90538"]
+        assert [final.get("spoken", "") for final in finals] == ["", "nine oh five three eight"]
         assert [each["kind"] for each in finals[0]["redactions"]] == ["pin"] and "redactions" not in finals[1]
         (alert,) = [event for event in plain if event["type"] == "alert"]
-        assert (alert["rule"], alert["match"], alert["text"]) == ("nine", "nine", finals[1]["text"])
+        assert (alert["rule"], alert["match"], alert["text"]) == ("nine", "nine", finals[1]["spoken"])
         assert plain.index(alert) == plain.index(finals[1]) + 1
         digits = [(event["digit"], event.get("masked", False)) for event in keyed if event["type"] == "dtmf"]
         assert digits == [("7", False), ("*", False), ("9", False), ("X", True), ("X", True), ("X", True)]
         assert check_story(keyed)[-1]["text"] == "[digits]", "said behind the keys"
         texts = [final["text"] for final in check_story(both)]
-        assert "zero six [digits]" in texts and texts[-1] == "[digits]", "the other's words begin it"
+        assert "06 [digits]" in texts and texts[-1] == "[digits]", "the other's words begin it"
         assert started.metric("mediaworker_redactions_total") >= 6
+        path, url = file("customer"), f"{started.url}/v1/audio/transcriptions"
+        recording, form = {"file": (path.name, path.read_bytes())}, {"response_format": "srt"}
+        answer = await asyncio.to_thread(httpx.post, url, files=recording, data=form, timeout=seconds(120))
+        assert "4712" in answer.text and "90538" in answer.text, "files are not redacted"
         seen += [started.get("/metrics"), started.log.read_text()]
         seen += [place.read_bytes().decode("latin-1") for place in started.data_dir.rglob("*") if place.is_file()]
     assert sum("call.started" in each for each in seen) > 2, "there was something to look at"
-    assert not [each for each in seen if "four seven one" in each or '"digit":"3"' in each]
+    assert not [each for each in seen if "four seven one" in each or '"4712' in each or '"digit":"3"' in each]

@@ -1,0 +1,132 @@
+"""Numbers, names and addresses through each engine, whole and offline: `make words WORDS=--entities`.
+
+Each entity is wrong as a text (words) and wrong as a value: once as the engine writes it, once with
+`text.numerals = "digits"`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from audio.codecs.g711 import ulaw_encode
+from benchmarks.entities import speech
+from benchmarks.entities.sets import LANGUAGES, Entity, entities
+from benchmarks.entities.values import PARSERS, plain
+from benchmarks.offline import transcribe
+from benchmarks.word_errors.align import align
+from benchmarks.word_errors.normalise import words
+from config.settings import Asr, Settings
+from mediaworker.policy.inverse_normalisation import with_digits
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One entity, and what an engine has written."""
+
+    engine: str
+    entity: Entity
+    said: str
+    text: str
+    cpu_s: float
+
+    @property
+    def digits(self) -> str:
+        return with_digits(self.text, self.entity.language)
+
+    def value(self, text: str) -> str | None:
+        return PARSERS[self.entity.kind](text, self.entity.language)
+
+
+@dataclass(frozen=True)
+class Row:
+    engine: str
+    language: str
+    kind: str
+    voice: str
+    count: int
+    words: int
+    word_errors: int
+    wrong: int
+    """As values, of the text as the engine writes it."""
+    wrong_digits: int
+    """The same with `text.numerals = "digits"`."""
+
+
+def measure(name: str, asr: Asr, languages: Sequence[str]) -> Iterator[Answer]:
+    """All entities of these languages through one engine."""
+    settings = Settings(asr=asr)
+    for language in languages:
+        for entity in entities(language):
+            audio = bytes(ulaw_encode(speech.sound(entity)))
+            begun = time.process_time()
+            text = transcribe(settings, "PCMU", audio, language=language)
+            yield Answer(name, entity, speech.said(entity), text, time.process_time() - begun)
+
+
+def rows(answers: Sequence[Answer]) -> list[Row]:
+    """A row for each engine, language, kind and voice, in the order of the answers."""
+    grouped: dict[tuple[str, str, str, str], list[Answer]] = {}
+    for each in answers:
+        voice = "recorded" if each.entity.recorded else "espeak-ng"
+        grouped.setdefault((each.engine, each.entity.language, each.entity.kind, voice), []).append(each)
+    return [_row(*key, group) for key, group in grouped.items()]
+
+
+def _row(engine: str, language: str, kind: str, voice: str, group: list[Answer]) -> Row:
+    errors = [align(_words(each.said, language), _words(each.text, language)) for each in group]
+    return Row(
+        engine, language, kind, voice, len(group), sum(each.words for each in errors),
+        sum(each.errors for each in errors), sum(each.value(each.text) != each.entity.value for each in group),
+        sum(each.value(each.digits) != each.entity.value for each in group),
+    )  # fmt: skip
+
+
+def _words(text: str, language: str) -> list[str]:
+    """The words of a text without accents, and each digit of its numbers as a word: neither their spelling nor the
+    spaces between them are errors."""
+    found = words(plain(with_digits(text, language)))
+    return [part for word in found for part in (word if word.isdecimal() else [word])]
+
+
+def table(found: Sequence[Row]) -> str:
+    """Markdown."""
+    lines = [
+        "| engine | language | what | voice | entities | wrong words | wrong values | with digits |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in found:
+        share = 100 * row.word_errors / max(1, row.words)
+        lines.append(
+            f"| {row.engine} | {row.language} | {row.kind} | {row.voice} | {row.count} | {share:.0f} % "
+            f"| {row.wrong} | {row.wrong_digits} |"
+        )
+    return "\n".join(lines)
+
+
+def main(model: str = "", markdown: str = "", *, verbose: bool = False) -> int:
+    """Print the table; `model`: the folder of a Qwen3-ASR that is measured as well."""
+    if lacking := speech.missing(LANGUAGES):
+        print(f"words: apt-get install {' '.join(lacking)}", file=sys.stderr)
+        return 2
+    engines = [("Moonshine", Asr(engine="moonshine"), ("en",)), ("Whisper", Asr(engine="whisper"), LANGUAGES)]
+    if model:
+        engines.append((Path(model).name, Asr(engine="qwen", model=model), LANGUAGES))
+    answers: list[Answer] = []
+    for name, asr, languages in engines:
+        for answer in measure(name, asr, languages):
+            answers.append(answer)
+            if verbose:
+                entity = answer.entity
+                values = f"{answer.value(answer.text)} {answer.value(answer.digits)}"
+                print(
+                    f"{name} {entity.language} {entity.kind}: {answer.said!r} {answer.text!r} {entity.value} {values}"
+                )
+        print(f"{name}: {sum(each.cpu_s for each in answers if each.engine == name):.0f} CPU s", file=sys.stderr)
+    print(table(rows(answers)))
+    if markdown:
+        Path(markdown).write_text(table(rows(answers)) + "\n", encoding="utf-8")
+    return 0
