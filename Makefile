@@ -25,7 +25,7 @@ help:
 	@echo "make coverage  the branches that the tests of make test take, against the floor in pyproject.toml"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make mutants  how many of a hundred small faults in the modules without I/O the unit tests notice (half an hour; MUTANTS='--seed 2')"
-	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less, WORDS=--entities for numbers, names and addresses)"
+	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
