@@ -6,6 +6,7 @@ Each entity is wrong as a text (words) and wrong as a value: once as the engine 
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,9 @@ from benchmarks.word_errors.align import align
 from benchmarks.word_errors.normalise import words
 from config.settings import Asr, Settings
 from mediaworker.policy.inverse_normalisation import with_digits
+
+_THOUSANDS, _HUNDREDTHS = re.compile(r"(?<=\d)[., ](?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,](\d\d)(?!\d)")
+_UNITS = re.compile(r"\b(?:and|con|et|und|e|dollars?|dolares|dollari|euros?|cents?|centimos|centimes|centesimi)\b|[$€]")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Row:
     count: int
     words: int
     word_errors: int
+    empty: int
+    """How many texts are empty."""
     wrong: int
     """As values, of the text as the engine writes it."""
     wrong_digits: int
@@ -61,9 +67,10 @@ def measure(name: str, asr: Asr, languages: Sequence[str]) -> Iterator[Answer]:
     settings = Settings(asr=asr)
     for language in languages:
         for entity in entities(language):
-            audio = bytes(ulaw_encode(speech.sound(entity)))
+            samples, wide = speech.sound(entity), speech.rate_hz(entity) == 16000
+            audio = samples.tobytes() if wide else bytes(ulaw_encode(samples))
             begun = time.process_time()
-            text = transcribe(settings, "PCMU", audio, language=language)
+            text = transcribe(settings, "L16" if wide else "PCMU", audio, language=language)
             yield Answer(name, entity, speech.said(entity), text, time.process_time() - begun)
 
 
@@ -71,38 +78,48 @@ def rows(answers: Sequence[Answer]) -> list[Row]:
     """A row for each engine, language, kind and voice, in the order of the answers."""
     grouped: dict[tuple[str, str, str, str], list[Answer]] = {}
     for each in answers:
-        voice = "recorded" if each.entity.recorded else "espeak-ng"
-        grouped.setdefault((each.engine, each.entity.language, each.entity.kind, voice), []).append(each)
+        entity = each.entity
+        grouped.setdefault((each.engine, entity.language, entity.kind, speech.voice(entity)), []).append(each)
     return [_row(*key, group) for key, group in grouped.items()]
 
 
 def _row(engine: str, language: str, kind: str, voice: str, group: list[Answer]) -> Row:
-    errors = [align(_words(each.said, language), _words(each.text, language)) for each in group]
+    money = kind == "amount"
+    errors = [align(_words(each.said, language, money), _words(each.text, language, money)) for each in group]
     return Row(
-        engine, language, kind, voice, len(group), sum(each.words for each in errors),
-        sum(each.errors for each in errors), sum(each.value(each.text) != each.entity.value for each in group),
-        sum(each.value(each.digits) != each.entity.value for each in group),
-    )  # fmt: skip
+        engine,
+        language,
+        kind,
+        voice,
+        len(group),
+        words=sum(each.words for each in errors),
+        word_errors=sum(each.errors for each in errors),
+        empty=sum(not each.text for each in group),
+        wrong=sum(each.value(each.text) != each.entity.value for each in group),
+        wrong_digits=sum(each.value(each.digits) != each.entity.value for each in group),
+    )
 
 
-def _words(text: str, language: str) -> list[str]:
+def _words(text: str, language: str, money: bool = False) -> list[str]:
     """The words of a text without accents, and each digit of its numbers as a word: neither their spelling nor the
-    spaces between them are errors."""
-    found = words(plain(with_digits(text, language)))
-    return [part for word in found for part in (word if word.isdecimal() else [word])]
+    spaces between them are errors. `money`: nor is "$25.50" for "25 dollars and 50 cents"."""
+    text = plain(with_digits(text, language))
+    if money:
+        text = _UNITS.sub(" ", _HUNDREDTHS.sub(r" \1", _THOUSANDS.sub("", text)))
+    return [part for word in words(text) for part in (word if word.isdecimal() else [word])]
 
 
 def table(found: Sequence[Row]) -> str:
     """Markdown."""
     lines = [
-        "| engine | language | what | voice | entities | wrong words | wrong values | with digits |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+        "| engine | language | what | voice | entities | wrong words | no text | wrong values | with digits |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in found:
         share = 100 * row.word_errors / max(1, row.words)
         lines.append(
             f"| {row.engine} | {row.language} | {row.kind} | {row.voice} | {row.count} | {share:.0f} % "
-            f"| {row.wrong} | {row.wrong_digits} |"
+            f"| {row.empty} | {row.wrong} | {row.wrong_digits} |"
         )
     return "\n".join(lines)
 
