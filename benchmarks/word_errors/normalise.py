@@ -2,7 +2,7 @@
 
 Case and punctuation go, contractions are written out, numbers become numerals whichever way they were written, and
 symbols that people read aloud become their words. What differs only in spaces ("black list", "1 2 3 4" for "1234") is
-left to `align`, which compares across word borders.
+left to `align`, which compares across word borders. This file has the rules of English; `languages` has the others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from benchmarks.word_errors import languages
 from mediaworker.policy.numerals import numerals
 
 _SYMBOLS = {"*": "star", "#": "pound", "&": "and", "%": "percent", "@": "at", "+": "plus"}
@@ -35,8 +36,10 @@ _DOT = re.compile(r"(?<=[a-z])\.(?=[a-z])")
 _WORD = re.compile(r"\d+th\b|\d+|[^\W\d_]+(?:'[^\W\d_]+)*")
 
 
-def words(text: str) -> list[str]:
+def words(text: str, language: str = "en") -> list[str]:
     """The words of a text, to be compared with another's. Ordinals end in "th", so that "2th" is not the number 2."""
+    if language != "en":
+        return languages.words(text, language)
     text = unicodedata.normalize("NFKC", text).lower().replace("\u2019", "'").replace("`", "'")
     text = _ACRONYM.sub(lambda found: found[0].replace(".", "") + " ", text)
     text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)

@@ -59,6 +59,7 @@ class Final:
     start_ms: int
     end_ms: int
     text: str
+    language: str
     latency_ms: int
     lost_ms: int
     reason: str
@@ -195,10 +196,12 @@ async def _listen(client: Client, calls: dict[int, Call], count: int) -> None:
                 shown.setdefault(body.utterance_id, []).append(body.text)
             elif isinstance(body, schema.TranscriptFinal):
                 call.partials.append(shown.pop(body.utterance_id, []))
-                final = Final(
-                    body.start_ms, body.end_ms, body.text, body.latency_ms, body.lost_ms, body.reason, body.error
-                )
-                call.finals.append(final)
+                call.finals.append(
+                    Final(
+                        body.start_ms, body.end_ms, body.text, body.language, body.latency_ms, body.lost_ms,
+                        body.reason, body.error,
+                    )
+                )  # fmt: skip
             elif isinstance(body, schema.CallEnded):
                 call.over, call.late = True, sum(leg.late for leg in body.legs)
                 if sum(each.over for each in calls.values()) == count:

@@ -45,6 +45,10 @@ class Scored:
     added: tuple[Difference, ...]
     """Where the live text is another than the same utterances offline: the path's own."""
     added_words: int
+    mended_words: int
+    """That are really said, where the list of texts has something else."""
+    mended_errors: int
+    """In the live text, against these."""
     utterances: int
     late_ms: int
     """Audio that came too late for the live call, or got lost on the way; not what the condition loses on purpose."""
@@ -84,40 +88,57 @@ def score(
     whole: Sequence[str],
     cut: Sequence[Piece],
     live: Sequence[Piece],
+    *,
+    mended: Sequence[str] | None = None,
+    language: str = "en",
 ) -> list[Scored]:
-    """`windows`: where each prompt lies in its call, in positions; `whole`: each prompt's text offline."""
+    """`windows`: where each prompt lies in its call, in positions; `whole`: each prompt's text offline; `mended`: what
+    is really said in each prompt, empty where that is its text."""
+    mended = mended or [""] * len(texts)
     spans = [(piece.start, piece.end) for piece in (*cut, *live)]
     return [
         _scored(
             [names[index] for index in prompts],
             [texts[index] for index in prompts],
+            [mended[index] or texts[index] for index in prompts],
             [whole[index] for index in prompts],
             [cut[index] for index in pieces if index < len(cut)],
             [live[index - len(cut)] for index in pieces if index >= len(cut)],
+            language,
         )
         for prompts, pieces in groups(windows, spans)
     ]
 
 
-def _scored(names: list[str], texts: list[str], whole: list[str], cut: list[Piece], live: list[Piece]) -> Scored:
-    said = [word for text in texts for word in words(text)]
+def _scored(
+    names: list[str],
+    texts: list[str],
+    mended: list[str],
+    whole: list[str],
+    cut: list[Piece],
+    live: list[Piece],
+    language: str,
+) -> Scored:
+    said, really = ([word for text in each for word in words(text, language)] for each in (texts, mended))
     cut_text, live_text = (" ".join(piece.text for piece in pieces) for pieces in (cut, live))
-    offline = sum(align(words(text), words(one)).errors for text, one in zip(texts, whole, strict=True))
-    heard = align(said, words(live_text))
-    path = align(words(cut_text), words(live_text))
+    pairs = [(words(text, language), words(one, language)) for text, one in zip(texts, whole, strict=True)]
+    cut_words, live_words = words(cut_text, language), words(live_text, language)
+    heard, path = align(said, live_words), align(cut_words, live_words)
     return Scored(
         name="+".join(names),
         said=" / ".join(texts),
         words=len(said),
         offline=" / ".join(whole),
-        offline_errors=offline,
+        offline_errors=sum(align(text, one).errors for text, one in pairs),
         cut=cut_text,
-        cut_errors=align(said, words(cut_text)).errors,
+        cut_errors=align(said, cut_words).errors,
         live=live_text,
         live_errors=heard.errors,
         wrong=heard.differences,
         added=path.differences,
         added_words=path.errors,
+        mended_words=len(really),
+        mended_errors=align(really, live_words).errors,
         utterances=len(live),
         late_ms=_lost_ms(live) - _lost_ms(cut),
         why=_why(cut, live) if path.errors else "",

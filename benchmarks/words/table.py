@@ -9,9 +9,28 @@ from typing import Any
 from benchmarks.words.score import Scored
 
 HEAD = (
-    "engine", "path", "condition", "words", "offline", "live", "endpointing", "path added", "first partial",
-    "final", "taken back", "CPU engine", "CPU worker",
+    "engine", "path", "condition", "words", "offline", "live", "mended", "endpointing", "path added", "language right",
+    "first partial", "final", "taken back", "CPU engine", "CPU worker",
 )  # fmt: skip
+NAMES = {
+    "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian",
+    "de": "German, by speech synthesis",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Detected:
+    """How often the engine told the language, where it had to detect it."""
+
+    finals_right: int
+    finals: int
+    """That have words."""
+    legs_right: int
+    """Of which most finals are."""
+    legs: int
+
+    def __str__(self) -> str:
+        return f"{_share(self.finals_right, self.finals)}, {self.legs_right} of {self.legs} legs"
 
 
 @dataclass(frozen=True)
@@ -19,6 +38,7 @@ class Row:
     engine: str
     path: str
     condition: str
+    language: str
     prompts: int
     words: int
     """That were said."""
@@ -29,10 +49,15 @@ class Row:
     live_errors: int | None = None
     added_words: int | None = None
     """Words that the call has otherwise than `cut`."""
+    mended: tuple[int, int] | None = None
+    """Errors against what was really said, and its words: live, or offline without a call. None where no text differs
+    from it."""
+    detected: Detected | None = None
+    """None where the language was given."""
     first_partial_ms: tuple[float, float] | None = None
     """p50 and p95, from the start of speech."""
     final_ms: tuple[float, float] | None = None
-    """p50 and p95, from the end of speech, of utterances that ended in a pause."""
+    """p50 and p95 of utterances that ended in a pause, from the endpoint: without the silence that it waits for."""
     partials: int = 0
     """That follow another one."""
     taken_back: int = 0
@@ -55,8 +80,10 @@ class Row:
             f"{self.words:,}",
             _share(self.offline_errors, self.words),
             _share(self.live_errors, self.words),
+            "" if self.mended is None else _share(*self.mended),
             "" if self.cut_errors is None else f"{self.cut_errors - self.offline_errors:+d}",
             "" if self.added_words is None else f"{self.added_words}{self._late()}",
+            "" if self.detected is None else str(self.detected),
             _range(self.first_partial_ms),
             _range(self.final_ms),
             _share(self.taken_back, self.partials) if self.partials else "",
@@ -83,9 +110,19 @@ def terminal(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
+    """A table for each language, without the columns that are empty in it."""
+    tables = {language: _table([row for row in rows if row.language == language]) for language in NAMES}
+    found = {language: text for language, text in tables.items() if text}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return "\n".join(f"### {NAMES[language]}\n\n{text}" for language, text in found.items())
+
+
+def _table(rows: Sequence[Row]) -> str:
     lines = [HEAD, tuple("---" if column < 3 else "---:" for column in range(len(HEAD)))]
-    lines += [row.cells() for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines += (cells := [row.cells() for row in rows])
+    filled = [column for column in range(len(HEAD)) if any(each[column] for each in cells)]
+    return "".join(f"| {' | '.join(line[column] for column in filled)} |\n" for line in lines if cells)
 
 
 def plain(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -1,0 +1,89 @@
+"""What is measured: the engines of each language, and the rows of each engine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.words import prompts
+from benchmarks.words.calls import CLEAN, CONDITIONS, LINES, LOSSES, NOISES
+from benchmarks.words.measure import Job, Step
+from config.settings import Asr
+
+SHARE = 1 / 6
+"""Of the prompts, where all of them would take too long."""
+QUICK = 0.1
+CLEAN_SHARE = 1 / 3
+"""Of the prompts on the clean line, in a run of several languages."""
+ENGINES = {"moonshine": ("en",), "whisper": prompts.LANGUAGES, "mixed": prompts.LANGUAGES}
+"""The languages that an engine knows."""
+DETECTING = ("whisper", "mixed")
+
+
+def jobs(args: argparse.Namespace, languages: Sequence[str]) -> Iterator[Job]:
+    """Raises ValueError."""
+    if args.calls < 1:
+        raise ValueError(f"--calls {args.calls}: expected 1 or more")
+    if args.share is not None and not 0 < args.share <= 1:
+        raise ValueError(f"--share {args.share:g}: expected more than 0 and at most 1")
+    if args.only_model and not args.model:
+        raise ValueError("--only-model: which one? See --model")
+    for language in languages:
+        if not (steps := list(_steps(args))):
+            raise ValueError("--conditions: a Twilio stream is a WebSocket and loses nothing")
+        for name, asr in _engines(args, language):
+            # Given another language than English, both together are Whisper.
+            if asr.engine != "mixed" or language == "en":
+                yield Job(name, asr, language, steps)
+            if asr.engine in DETECTING:
+                clean, others = steps[:1], [step for step in steps if step[1].name == "babble-10"]
+                share = min(share for *_, share in steps)
+                detected = [(line, condition, share) for line, condition, _ in (*clean, *others)]
+                yield Job(f"{name}, detecting", Asr(engine=asr.engine), language, detected)
+
+
+def _engines(args: argparse.Namespace, language: str) -> Iterator[tuple[str, Asr]]:
+    """Raises ValueError."""
+    usual = ",".join(name for name in ENGINES if language in ENGINES[name]) if args.languages else "moonshine"
+    for name in [] if args.only_model else known("--engines", args.engines or usual, ENGINES):
+        if language in ENGINES[name]:
+            yield name, Asr(engine=name, language=language)
+    if args.model:
+        folder = Path(args.model).resolve()
+        if not folder.is_dir():
+            raise ValueError(f"--model {args.model}: no such folder")
+        yield folder.name, Asr(engine="qwen", model=str(folder), language=language)
+
+
+def _steps(args: argparse.Namespace) -> Iterator[Step]:
+    """Raises ValueError."""
+    few = bool(args.prompts or args.audio)
+    if args.lines or args.conditions:
+        for name in known("--conditions", args.conditions or "clean", CONDITIONS):
+            for line in known("--lines", args.lines or "pcmu", LINES):
+                if not (LINES[line].twilio and CONDITIONS[name].loss):  # TCP loses nothing
+                    yield line, CONDITIONS[name], args.share or 1.0
+        return
+    if args.quick:
+        share = args.share or (1.0 if few else QUICK)
+        yield from [(line, CLEAN, share) for line in (("pcmu",) if args.languages else ("pcmu", "opus", "twilio"))]
+        yield from [("pcmu", CONDITIONS[name], share) for name in ("loss-3", "babble-10")]
+        return
+    some = args.share or (1.0 if few else SHARE)
+    if args.languages:
+        yield "pcmu", CLEAN, args.share or (1.0 if few else CLEAN_SHARE)
+        yield from [("pcmu", CONDITIONS[name], some) for name in ("loss-3", "babble-20", "babble-10")]
+        return
+    if some < 1 and not args.share:
+        yield "pcmu", CLEAN, 1.0
+    yield from [(line, CLEAN, some) for line in LINES]
+    yield from [(line, condition, some) for line in ("pcmu", "opus") for condition in LOSSES]
+    yield from [("pcmu", condition, some) for condition in NOISES]
+
+
+def known(option: str, given: str, names: Collection[str]) -> list[str]:
+    """Raises ValueError."""
+    if unknown := [name for name in given.split(",") if name not in names]:
+        raise ValueError(f"{option}: there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    return given.split(",")
