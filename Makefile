@@ -3,6 +3,10 @@ PYTHON ?= python3
 RUN = .venv/bin
 # auto; moonshine, which leaves Whisper out; or, for the demo, tiny: Qwen3-ASR with the small model of this repository.
 ENGINE ?= auto
+# Of the demo: en, es, fr, it or ru. From the command line alone: gettext has an environment variable of this name.
+ifneq ($(origin LANGUAGE),command line)
+LANGUAGE = en
+endif
 # Of pytest: how many tests run at once. A file is one process's, since its tests share what they have started.
 PARALLEL ?= -n 4
 export PYTHON ENGINE
@@ -17,6 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
 	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word; installs what the tests need)"
+	@echo "                (LANGUAGE=es, fr, it or ru: in that language, by Whisper)"
 	@echo "                (ENGINE=moonshine: without Whisper, here and with run and test: English alone, 300 MB less)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make check   install, look for mistakes and run the tests that need no process (80 CPU-seconds)"
@@ -25,7 +30,8 @@ help:
 	@echo "make coverage  the branches that the tests of make test take, against the floor in pyproject.toml"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make mutants  how many of a hundred small faults in the modules without I/O the unit tests notice (half an hour; MUTANTS='--seed 2')"
-	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less)"
+	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less;"
+	@echo "                WORDS='--languages en,es,fr,it,ru,de' for one table a language, 40 minutes)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
@@ -48,8 +54,8 @@ setup-dev:
 
 # Qwen3-ASR needs torch, which is part of what the tests need.
 demo:
-	@tools/bootstrap.sh $(if $(filter tiny,$(ENGINE)),dev,demo)
-	@$(RUN)/python -m tools.demo --engine $(ENGINE)
+	@tools/bootstrap.sh $(if $(filter tiny,$(ENGINE)),dev,demo $(LANGUAGE))
+	@$(RUN)/python -m tools.demo --engine $(ENGINE) --language $(LANGUAGE)
 
 run: setup
 	$(RUN)/mediaworker serve
@@ -95,6 +101,7 @@ bench: setup-dev
 	$(RUN)/mediaworker bench events
 
 words: setup-dev
+	@tools/install_packages.sh words $$(echo "$(WORDS)" | sed -nE 's/.*--languages[ =]([a-z,]+).*/\1/p' | tr , ' ')
 	@$(RUN)/python -m benchmarks.words $(WORDS)
 
 soak: setup-dev

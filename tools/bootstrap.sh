@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Everything the project needs on a fresh Debian machine, into this checkout's .venv; does nothing when all is there.
 #
-#   tools/bootstrap.sh run|demo|dev
+#   tools/bootstrap.sh run|demo [LANGUAGE]|dev
 #
-# run: what the worker needs; demo: the same, and the recordings of the demo; dev: what the tests need as well, PyTorch
-# included. What dev has installed serves for the others, too. ENGINE=moonshine in the environment leaves Whisper out; the
-# next setup without it adds it.
+# run: what the worker needs; demo: the same, and the recordings of the demo in English or another language; dev: what the
+# tests need as well, PyTorch included. What dev has installed serves for the others, too. ENGINE=moonshine in the
+# environment leaves Whisper out; the next setup without it adds it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-kind=${1:?usage: tools/bootstrap.sh run|demo|dev}
+kind=${1:?usage: tools/bootstrap.sh run|demo [LANGUAGE]|dev}
 PYTHON=${PYTHON:-python3}
 VENV=.venv
 
@@ -16,7 +16,7 @@ say() { echo "setup: $*" >&2; }
 
 case $kind in
   run) tools/install_packages.sh build ;;
-  demo | dev) tools/install_packages.sh "$kind" ;;
+  demo | dev) tools/install_packages.sh "$@" ;;
   *) say "run, demo or dev, not $kind"; exit 2 ;;
 esac
 [ "$kind" = dev ] || kind=run # the demo's Python packages are the worker's

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Debian packages, where they are missing.
 #
-#   tools/install_packages.sh build|run|demo|dev|interop
+#   tools/install_packages.sh build|run|demo [LANGUAGE]|dev|words LANGUAGE…|interop
 #
 # build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; demo: build, and
-# the recordings of the demo; dev: build, and what the tests need as well; interop: what makes and asks the system in which
+# the recordings of the demo in English or another language; dev: build, and what the tests need as well; words: the
+# recordings of these languages with their texts, for `make words`; interop: what makes and asks the system in which
 # Asterisk is, beside dev.
 set -euo pipefail
-kind=${1:?usage: tools/install_packages.sh build|run|demo|dev|interop}
+kind=${1:?usage: tools/install_packages.sh build|run|demo [LANGUAGE]|dev|words LANGUAGE…|interop}
+shift
 
 say() { echo "setup: $*" >&2; }
 
@@ -18,11 +20,27 @@ case $kind in
       uuid-dev libsamplerate0-dev libseccomp2)
     ;;
   run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0 libseccomp2) ;;
+  words) packages=() ;;
   interop) packages=(debootstrap curl) ;;
-  *) say "build, run, demo, dev or interop, not $kind"; exit 2 ;;
+  *) say "build, run, demo, dev, words or interop, not $kind"; exit 2 ;;
 esac
 # Recorded human speech, 8 kHz and wideband.
-[ "$kind" != demo ] || packages+=(asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722)
+if [ "$kind" = demo ]; then
+  case ${1:-en} in en | es | fr | it | ru) ;; *) say "recordings are in en, es, fr, it and ru, not in $1"; exit 2 ;; esac
+  sounds=asterisk-core-sounds-${1:-en}
+  packages+=("$sounds-wav" "$sounds-g722")
+fi
+if [ "$kind" = words ]; then
+  for language in "$@"; do
+    case $language in
+      en | es | fr | it | ru)
+        sounds=asterisk-core-sounds-$language
+        packages+=("$sounds" "$sounds-wav" "$sounds-g722")
+        ;;
+      *) packages+=(espeak-ng) ;; # there is nobody's voice in Debian: it is synthesised
+    esac
+  done
+fi
 if [ "$kind" = dev ]; then
   # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words, and
   # hold music is what must come out without any; espeak-ng speaks what the tiny model is trained on, and for the bot of

@@ -1,9 +1,10 @@
-"""Recorded human speech for calls: prompts of Asterisk's English core sounds, and the words that are said in them."""
+"""Recorded human speech for calls: prompts of Asterisk's core sounds, and the words that are said in them."""
 
 from __future__ import annotations
 
 import wave
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +19,32 @@ Turns = Sequence[tuple[str, str]]
 """Who speaks, and which prompt, in the order in which they speak."""
 
 
-def words(turns: Turns) -> dict[str, str]:
+@dataclass(frozen=True)
+class Voice:
+    sounds: Path
+    """The folder of the recordings, 8 kHz and wideband."""
+    words: Mapping[str, str]
+    """What is said, by the prompt's name."""
+
+
+ENGLISH = Voice(SOUNDS, WORDS)
+
+
+def words(turns: Turns, voice: Voice = ENGLISH) -> dict[str, str]:
     """What each of the speakers says."""
     said: dict[str, list[str]] = {}
     for speaker, name in turns:
-        said.setdefault(speaker, []).append(WORDS[name])
+        said.setdefault(speaker, []).append(voice.words[name])
     return {speaker: " ".join(parts) for speaker, parts in said.items()}
 
 
-def tracks(turns: Turns, folder: Path) -> dict[str, Path]:
+def tracks(turns: Turns, folder: Path, voice: Voice = ENGLISH) -> dict[str, Path]:
     """A WAV file of 8 kHz for each speaker, all of one length: who does not speak is silent."""
     speakers = dict.fromkeys(speaker for speaker, _ in turns)
     sound = {speaker: bytearray() for speaker in speakers}
     pause = bytes(2 * int(RATE_HZ * PAUSE_S))
     for speaker, name in turns:
-        with wave.open(str(SOUNDS / f"{name}.wav")) as file:
+        with wave.open(str(voice.sounds / f"{name}.wav")) as file:
             assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (RATE_HZ, 1, 2), name
             prompt = file.readframes(file.getnframes()) + pause
         for each in speakers:
@@ -47,10 +59,10 @@ def tracks(turns: Turns, folder: Path) -> dict[str, Path]:
     return files
 
 
-def wideband(turns: Turns, path: Path) -> Path:
+def wideband(turns: Turns, path: Path, voice: Voice = ENGLISH) -> Path:
     """A file of G.722 for one speaker. The codec has no header: prompts are joined by appending them."""
     from audio.codecs.g722 import G722Encoder
 
     silence = G722Encoder().encode(np.zeros(int(16000 * PAUSE_S), np.int16))
-    path.write_bytes(b"".join((SOUNDS / f"{name}.g722").read_bytes() + silence for _, name in turns))
+    path.write_bytes(b"".join((voice.sounds / f"{name}.g722").read_bytes() + silence for _, name in turns))
     return path

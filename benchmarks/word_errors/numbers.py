@@ -27,20 +27,20 @@ class Numbers:
 
 def numerals(tokens: Sequence[str], language: str) -> Iterator[str]:
     """The tokens, which are in lower case, with numerals in place of number words."""
-    numbers, at = _numbers(language), 0
+    known, at = numbers(language), 0
     while at < len(tokens):
-        value, after = _number(tokens, at, numbers)
+        value, after = _number(tokens, at, known)
         # A numeral alone keeps its leading zeros.
         yield tokens[at] if after == at or (after == at + 1 and tokens[at].isdecimal()) else str(value)
         at = max(after, at + 1)
 
 
-def _number(tokens: Sequence[str], at: int, numbers: Numbers) -> tuple[int, int]:
+def _number(tokens: Sequence[str], at: int, known: Numbers) -> tuple[int, int]:
     """The longest number that begins at `at`, and the place after it, which is `at` when there is none."""
     total, ceiling = 0, _CEILING
     while at < len(tokens):
-        group, after = _group(tokens, at, numbers)
-        scale = numbers.scales.get(tokens[after], 0) if after < len(tokens) else 0
+        group, after = _group(tokens, at, known)
+        scale = known.scales.get(tokens[after], 0) if after < len(tokens) else 0
         if 1 < scale < ceiling and group < _CEILING and (after > at or scale < 10**6):
             total += (group if after > at else 1) * scale
             ceiling, at = scale, after + 1
@@ -51,17 +51,17 @@ def _number(tokens: Sequence[str], at: int, numbers: Numbers) -> tuple[int, int]
     return total, at
 
 
-def _group(tokens: Sequence[str], at: int, numbers: Numbers) -> tuple[int, int]:
+def _group(tokens: Sequence[str], at: int, known: Numbers) -> tuple[int, int]:
     if tokens[at].isdecimal():
         return min(int(tokens[at][:_DIGITS]), _CEILING), at + 1
-    for length in range(min(numbers.longest, len(tokens) - at), 0, -1):
-        if (value := numbers.values.get(tuple(tokens[at : at + length]))) is not None:
+    for length in range(min(known.longest, len(tokens) - at), 0, -1):
+        if (value := known.values.get(tuple(tokens[at : at + length]))) is not None:
             return value, at + length
     return 0, at
 
 
 @cache
-def _numbers(language: str) -> Numbers:
+def numbers(language: str) -> Numbers:
     spoken, limit, scales = _LANGUAGES[language]
     values = {tuple(words.split()): n for n in reversed(range(limit)) for words in spoken(n)}
     return Numbers(values, scales, max(map(len, values)))

@@ -31,7 +31,7 @@ CALLS = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     if args.entities:
         from benchmarks.entities.run import main as measure_entities
 
@@ -73,24 +73,24 @@ def _run(args: argparse.Namespace, planned: Sequence[Job], spoken: dict[str, lis
     return OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.words", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", metavar="DIR", help="measure Qwen3-ASR with the weights in this folder as well")
-    parser.add_argument("--only-model", action="store_true", help="with --model: leave Moonshine out")
-    parser.add_argument("--languages", metavar="CODE,…", help=f"of {', '.join(prompts.LANGUAGES)}: one table each")
-    parser.add_argument("--engines", metavar="NAME,…", help=f"of {', '.join(ENGINES)}")
-    parser.add_argument("--audio", metavar="DIR", type=Path, help="own recordings instead, each with a .txt beside it")
-    parser.add_argument("--prompts", metavar="NAME,…", help="these prompts only")
-    parser.add_argument("--lines", metavar="LINE,…", help=f"of {', '.join(LINES)}; with --conditions, all of both")
-    parser.add_argument("--conditions", metavar="NAME,…", help=f"of {', '.join(CONDITIONS)}")
-    parser.add_argument("--share", type=float, metavar="P", help="part of the prompts, 0 to 1, in every row")
-    parser.add_argument("--calls", type=int, default=CALLS, metavar="N", help=f"at once (default {CALLS})")
-    parser.add_argument("--entities", action="store_true", help="numbers, names and addresses, offline (minutes)")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the prompts in five rows (minutes)")
-    parser.add_argument("--json", metavar="FILE", help="every row, with every prompt")
-    parser.add_argument("--markdown", metavar="FILE", help="the table for docs")
-    parser.add_argument("--verbose", action="store_true", help="the worst prompts, and what the path has added")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.words", description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--model", metavar="DIR", help="measure Qwen3-ASR with the weights in this folder as well")
+    options.add_argument("--only-model", action="store_true", help="with --model: leave Moonshine out")
+    options.add_argument("--languages", metavar="CODE,…", help=f"of {', '.join(prompts.LANGUAGES)}: one table each")
+    options.add_argument("--engines", metavar="NAME,…", help=f"of {', '.join(ENGINES)}")
+    options.add_argument("--audio", metavar="DIR", type=Path, help="own recordings instead, each with a .txt beside it")
+    options.add_argument("--prompts", metavar="NAME,…", help="these prompts only")
+    options.add_argument("--lines", metavar="LINE,…", help=f"of {', '.join(LINES)}; with --conditions, all of both")
+    options.add_argument("--conditions", metavar="NAME,…", help=f"of {', '.join(CONDITIONS)}")
+    options.add_argument("--share", type=float, metavar="P", help="part of the prompts, 0 to 1, in every row")
+    options.add_argument("--calls", type=int, default=CALLS, metavar="N", help=f"at once (default {CALLS})")
+    options.add_argument("--entities", action="store_true", help="numbers, names and addresses, offline (minutes)")
+    options.add_argument("--quick", action="store_true", help="a tenth of the prompts in five rows (minutes)")
+    options.add_argument("--json", metavar="FILE", help="every row, with every prompt")
+    options.add_argument("--markdown", metavar="FILE", help="the table for docs")
+    options.add_argument("--verbose", action="store_true", help="the worst prompts, and what the path has added")
+    return options
 
 
 def _languages(args: argparse.Namespace) -> list[str]:
