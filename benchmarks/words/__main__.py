@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mediaworker-words-") as folder:
         try:
             spoken = {language: _prompts(args, language, Path(folder)) for language in _languages(args)}
-            planned = list(jobs(args, list(spoken)))
+            planned = list(jobs(args, {language: len(found) for language, found in spoken.items()}))
         except (NoPrompts, ValueError) as error:
             print(f"words: {error}", file=sys.stderr)
             return USAGE

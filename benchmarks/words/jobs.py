@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.words import prompts
@@ -14,32 +14,32 @@ from config.settings import Asr
 SHARE = 1 / 6
 """Of the prompts, where all of them would take too long."""
 QUICK = 0.1
-CLEAN_SHARE = 1 / 3
-"""Of the prompts on the clean line, in a run of several languages."""
+ON_CLEAN_LINE, ELSEWHERE = 90, 36
+"""Prompts of a language in a row, about, in a run of several languages: each takes seven minutes on two cores."""
 ENGINES = {"moonshine": ("en",), "whisper": prompts.LANGUAGES, "mixed": prompts.LANGUAGES}
 """The languages that an engine knows."""
 DETECTING = ("whisper", "mixed")
 
 
-def jobs(args: argparse.Namespace, languages: Sequence[str]) -> Iterator[Job]:
-    """Raises ValueError."""
+def jobs(args: argparse.Namespace, counts: Mapping[str, int]) -> Iterator[Job]:
+    """`counts`: how many prompts a language has. Raises ValueError."""
     if args.calls < 1:
         raise ValueError(f"--calls {args.calls}: expected 1 or more")
     if args.share is not None and not 0 < args.share <= 1:
         raise ValueError(f"--share {args.share:g}: expected more than 0 and at most 1")
     if args.only_model and not args.model:
         raise ValueError("--only-model: which one? See --model")
-    for language in languages:
-        if not (steps := list(_steps(args))):
+    for language, count in counts.items():
+        if not (steps := list(_steps(args, count))):
             raise ValueError("--conditions: a Twilio stream is a WebSocket and loses nothing")
         for name, asr in _engines(args, language):
             # Given another language than English, both together are Whisper.
             if asr.engine != "mixed" or language == "en":
                 yield Job(name, asr, language, steps)
             if asr.engine in DETECTING:
-                clean, others = steps[:1], [step for step in steps if step[1].name == "babble-10"]
+                noisy = [step for step in steps[1:] if step[1].name == "babble-10" and asr.engine == "mixed"]
                 share = min(share for *_, share in steps)
-                detected = [(line, condition, share) for line, condition, _ in (*clean, *others)]
+                detected = [(line, condition, share) for line, condition, _ in (steps[0], *noisy)]
                 yield Job(f"{name}, detecting", Asr(engine=asr.engine), language, detected)
 
 
@@ -56,7 +56,7 @@ def _engines(args: argparse.Namespace, language: str) -> Iterator[tuple[str, Asr
         yield folder.name, Asr(engine="qwen", model=str(folder), language=language)
 
 
-def _steps(args: argparse.Namespace) -> Iterator[Step]:
+def _steps(args: argparse.Namespace, count: int) -> Iterator[Step]:
     """Raises ValueError."""
     few = bool(args.prompts or args.audio)
     if args.lines or args.conditions:
@@ -70,11 +70,12 @@ def _steps(args: argparse.Namespace) -> Iterator[Step]:
         yield from [(line, CLEAN, share) for line in (("pcmu",) if args.languages else ("pcmu", "opus", "twilio"))]
         yield from [("pcmu", CONDITIONS[name], share) for name in ("loss-3", "babble-10")]
         return
-    some = args.share or (1.0 if few else SHARE)
     if args.languages:
-        yield "pcmu", CLEAN, args.share or (1.0 if few else CLEAN_SHARE)
+        many, some = (args.share or (1.0 if few else min(1.0, each / count)) for each in (ON_CLEAN_LINE, ELSEWHERE))
+        yield "pcmu", CLEAN, many
         yield from [("pcmu", CONDITIONS[name], some) for name in ("loss-3", "babble-20", "babble-10")]
         return
+    some = args.share or (1.0 if few else SHARE)
     if some < 1 and not args.share:
         yield "pcmu", CLEAN, 1.0
     yield from [(line, CLEAN, some) for line in LINES]
