@@ -204,3 +204,33 @@ def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
     # Where it cannot be had, the setup goes on, and the next one tries it again.
     (scripts / "install_whisper.sh").write_text(f'#!/bin/sh\necho install_whisper "$@" >>"{log}"\nexit 1\n')
     assert setup("run")[1:] == setup("run")[1:] == [whisper]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sounds"),
+    [
+        (("demo",), ["asterisk-core-sounds-en-wav", "asterisk-core-sounds-en-g722"]),
+        (("demo", "es"), ["asterisk-core-sounds-es-wav", "asterisk-core-sounds-es-g722"]),
+        (
+            ("words", "fr", "de"),
+            ["asterisk-core-sounds-fr", "asterisk-core-sounds-fr-wav", "asterisk-core-sounds-fr-g722"],
+        ),
+        (("words",), []),
+    ],
+)
+def test_a_language_installs_its_own_recordings(tmp_path: Path, arguments: tuple[str, ...], sounds: list[str]) -> None:
+    """With a dpkg-query that notes what it is asked for, and has it."""
+    asked = tmp_path / "asked"
+    (tmp_path / "dpkg-query").write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >>"{asked}"\necho installed\n')
+    (tmp_path / "dpkg-query").chmod(0o755)
+    asked.touch()
+    environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = [ROOT / "tools/install_packages.sh", *arguments]
+    subprocess.run(script, env=environ, check=True, timeout=seconds(60))
+    assert [name for name in asked.read_text().split() if name.startswith("asterisk")] == sounds
+
+
+def test_a_language_without_recordings_is_refused() -> None:
+    script = [ROOT / "tools/install_packages.sh", "demo", "xx"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=seconds(60))
+    assert done.returncode == 2 and done.stderr == "setup: recordings are in en, es, fr, it and ru, not in xx\n"
