@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from asr.utterance import Format, Utterance
+from asr.utterance import Format, Languages, Utterance
 from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from benchmarks.offline import recognize
 from benchmarks.words.calls import Line, Part
@@ -87,15 +87,23 @@ def hear(settings: Settings, line: Line, file: Path, faults: Faults, parts: tupl
     consume()
     detector.close(leg)
 
-    def text(start: int, end: int, previous: str = "") -> str:
-        utterance = Utterance(f"offline-{next(_ids)}", form, settings.asr.language, live=False, previous=previous)
-        piece = bytes(audio[max(0, start) * per_position : end * per_position])
-        return recognize(settings, utterance, piece).text if piece else ""
+    def said(start: int, end: int, previous: str = "", heard: Languages = ()) -> tuple[str, Languages]:
+        """What the engine hears in this piece, and what it tells the next utterance of the leg about its language."""
+        if not (piece := bytes(audio[max(0, start) * per_position : end * per_position])):
+            return "", heard
+        utterance = Utterance(
+            f"offline-{next(_ids)}", form, settings.asr.language, live=False, previous=previous, heard=heard
+        )
+        hypothesis = recognize(settings, utterance, piece)
+        return hypothesis.text, hypothesis.heard or heard
 
     spans: list[Span] = []
+    heard: Languages = ()
+    text = ""
     for start, end, first, last, lost_ms in cuts:
-        spans.append(Span(start, end, text(first, last, spans[-1].text if spans else ""), lost_ms))
-    return Heard([text(part.start - begin, part.end - begin) for part in parts], spans, begin)
+        text, heard = said(first, last, text, heard)
+        spans.append(Span(start, end, text, lost_ms))
+    return Heard([said(part.start - begin, part.end - begin)[0] for part in parts], spans, begin)
 
 
 def _arrivals(line: Line, file: Path, faults: Faults) -> Iterator[tuple[float, int, bytes]]:

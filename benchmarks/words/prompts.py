@@ -23,7 +23,7 @@ VOICES = {
     "ru": "ru_RU_f_IvrvoiceRU",
 }  # fmt: skip
 """Folders of Debian's packages asterisk-core-sounds-*; the Spanish voice seems to be the English one."""
-SYNTHESISED = {"de": ("de", "de+f2", "de+m3")}
+SYNTHESISED = {"de": ("de", "de+klatt4", "de+klatt")}
 """Languages for which there are no prompts: the voices of espeak-ng that take turns."""
 LANGUAGES = (*VOICES, *SYNTHESISED)
 SOUNDS = Path("/usr/share/asterisk/sounds")
