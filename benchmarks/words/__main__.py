@@ -55,22 +55,23 @@ def _run(args: argparse.Namespace, planned: Sequence[Job], spoken: dict[str, lis
         print(table.terminal([row]).splitlines()[1], file=sys.stderr, flush=True)
         if args.json:
             Path(args.json).write_text(json.dumps(table.plain(rows), indent=1), encoding="utf-8")
+        if args.markdown:
+            Path(args.markdown).write_text(table.markdown(rows), encoding="utf-8")
 
-    try:
-        for job in planned:
+    status = OK
+    for job in planned:
+        try:
             measure(job, spoken[job.language], args.calls, add)
-    except (live.LiveFailed, subprocess.SubprocessError) as error:
-        print(f"words: {error}", file=sys.stderr)
-        return FAILED
+        except (live.LiveFailed, subprocess.SubprocessError) as error:
+            print(f"words: {job.name}, {table.NAMES[job.language]}: {error}", file=sys.stderr)
+            status = FAILED  # the others may go well
     print(table.terminal(rows))
     if args.verbose:
         for row in rows:
             print(f"\n{row.language}: {row.engine}, {row.path}, {row.condition}\n{table.worst(row, 15)}")
             if row.added_words:
                 print(f"added by the path:\n{table.explained(row)}")
-    if args.markdown:
-        Path(args.markdown).write_text(table.markdown(rows), encoding="utf-8")
-    return OK
+    return status
 
 
 def parser() -> argparse.ArgumentParser:

@@ -32,7 +32,9 @@ def jobs(args: argparse.Namespace, counts: Mapping[str, int]) -> Iterator[Job]:
     for language, count in counts.items():
         if not (steps := list(_steps(args, count))):
             raise ValueError("--conditions: a Twilio stream is a WebSocket and loses nothing")
-        for name, asr in _engines(args, language):
+        if not (engines := list(_engines(args, language))):
+            raise ValueError(f"--engines: none of these knows the language {language!r}")
+        for name, asr in engines:
             # Given another language than English, both together are Whisper.
             if asr.engine != "mixed" or language == "en":
                 yield Job(name, asr, language, steps)

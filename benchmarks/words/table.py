@@ -110,11 +110,11 @@ def terminal(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table for each language, without the columns that are empty in it."""
+    """A table for each language, without the columns that are empty in it; with headings unless all is English."""
     tables = {language: _table([row for row in rows if row.language == language]) for language in NAMES}
     found = {language: text for language, text in tables.items() if text}
-    if len(found) == 1:
-        return next(iter(found.values()))
+    if list(found) == ["en"]:
+        return found["en"]
     return "\n".join(f"### {NAMES[language]}\n\n{text}" for language, text in found.items())
 
 

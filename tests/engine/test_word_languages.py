@@ -164,7 +164,8 @@ def test_every_language_is_given_and_detected() -> None:
         ("es", "mixed, detecting", "", detected),
     ]
     assert [name for _, name, *_ in planned()] == ["moonshine"] and len(planned()[0][3]) == 14
-    assert planned("--languages", "es", "--engines", "moonshine") == []
+    with pytest.raises(ValueError, match="--engines: none of these knows the language 'es'"):
+        planned("--languages", "es", "--engines", "moonshine")
 
 
 @pytest.mark.parametrize(("option", "value"), [("--languages", "xx"), ("--engines", "vosk")])
@@ -183,3 +184,4 @@ def test_each_language_has_its_table() -> None:
     assert english.startswith("### English") and "mended" not in english and "language right" not in english
     assert "| 7.3 % |" in spanish and "| 90.0 %, 2 of 2 legs |" in spanish
     assert table.markdown(rows[:1]).startswith("| engine | path |")
+    assert table.markdown(rows[1:]).startswith("### Spanish\n\n| engine | path |")
