@@ -6,6 +6,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from benchmarks.word_errors.numbers import LANGUAGES, numbers
 from benchmarks.words import prompts, table
 from benchmarks.words.__main__ import main, parser
 from benchmarks.words.jobs import jobs
+from benchmarks.words.mending import warped
 from benchmarks.words.score import Piece, score
 
 RECORDED = [language for language in prompts.VOICES if (prompts.SOUNDS / prompts.VOICES[language]).exists()]
@@ -120,6 +122,19 @@ def test_mended_texts_belong_to_prompts_and_differ_from_theirs(language: str) ->
     for wrong, right in known.spelling.items():
         assert wrong == wrong.lower() and wrong in printed and words(wrong, language) != words(right, language)
         assert known.spelt(f"({wrong})") == f"({right})" and known.spelt(f"x{wrong}x") == f"x{wrong}x"
+
+
+@pytest.mark.parametrize("language", prompts.VOICES)
+def test_mended_texts_can_be_read_without_the_recordings(language: str) -> None:
+    known = prompts.mended(language)
+    assert known.spelling and all(words(text, language) for text in (*known.spelling.values(), *known.said.values()))
+
+
+def test_a_sound_is_nearest_to_itself_however_fast_it_is() -> None:
+    one, other = (np.random.default_rng(seed).standard_normal((40, 4)) for seed in (1, 2))
+    assert warped(one, one) == pytest.approx(0, abs=1e-6)
+    assert warped(one, np.repeat(one, 2, axis=0)) == pytest.approx(0, abs=1e-6)
+    assert warped(one, other) == pytest.approx(warped(other, one)) and warped(one, other) > 0.5
 
 
 def test_a_text_with_lost_accents_is_put_right() -> None:
