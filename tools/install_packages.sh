@@ -42,12 +42,13 @@ if [ "$kind" = words ]; then
   done
 fi
 if [ "$kind" = dev ]; then
-  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words, and
-  # hold music is what must come out without any; espeak-ng speaks what the tiny model is trained on, and for the bot of
+  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words, some
+  # in Spanish, and hold music is what must come out without any; espeak-ng speaks what the tiny model is trained on, and for the bot of
   # the examples; ffmpeg makes media files, and reads subtitles for a check; the page is tested in Chromium; stunnel gives
   # SIPp TLS; coturn is a STUN server; nginx and HAProxy stand before a worker, configured as they come;
   # NATS stands between several, each of which is on a machine that ip makes.
   packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722
+    asterisk-core-sounds-es-g722
     asterisk-moh-opsound-wav libespeak-ng1 espeak-ng-data espeak-ng ffmpeg chromium stunnel4 coturn nginx-light haproxy
     nats-server iproute2)
 fi
