@@ -1,8 +1,7 @@
 """Times of the words of any engine's text, from the attention of Whisper's decoder to the audio.
 
 CTranslate2 aligns each token with the audio by the heads that the model's `config.json` names, and by dynamic time
-warping. Its words touch each other: a pause belongs to the word behind it. Where speech begins is known better by the
-voice detector, so a word begins there.
+warping. `word_times` puts together what it says and what the voice detector hears.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
-from asr.engines.speech import PROBABILITY, RATE_HZ, WINDOW_S, SpeechDetector
-from asr.engines.whisper import answers
+from asr.engines.speech import PROBABILITY, RATE_HZ, SpeechDetector
+from asr.engines.whisper import answers, word_times
 from asr.engines.whisper.model import Encode, NetworkError, Sound, WhisperModel
 from asr.samples import Wideband
 from asr.text import word_spans
@@ -52,18 +51,14 @@ class WhisperAligner:
         sound = self._sound(samples)
         times, chances = self._model.align(sound, request.language, written.ids)
         starts = _starts(times, len(written.ids))
+        # One place further, for the space before the text. Bytes of one character are several tokens.
+        covered = [_covered(written.offsets, begin + 1, end + 1) for begin, end in spans]
         voiced = self._speech.probabilities(samples) >= PROBABILITY
-        end_s, last_s = len(samples) / RATE_HZ, 0.0
-        words = []
-        for begin, end in spans:
-            # One place further, for the space before the text. Bytes of one character are several tokens.
-            first, behind = _covered(written.offsets, begin + 1, end + 1)
-            start_s = max(last_s, _onset(voiced, starts[first], starts[behind]))
-            last_s = min(end_s, max(start_s, starts[behind]))
-            start_s = min(start_s, last_s)
-            sure = sum(chances[first:behind]) / max(1, behind - first)
-            words.append(TimedWord(request.text[begin:end], _ms(start_s), _ms(last_s), round(sure, 3)))
-        return tuple(words)
+        placed = word_times.place([starts[first] for first, _ in covered], voiced, len(samples) / RATE_HZ)
+        return tuple(
+            TimedWord(request.text[begin:end], _ms(start_s), _ms(end_s), _mean(chances[first:behind]))
+            for (begin, end), (first, behind), (start_s, end_s) in zip(spans, covered, placed, strict=True)
+        )
 
     def _sound(self, samples: NDArray[np.float32]) -> Sound:
         if (known := self._model.recent(samples)) is not None:
@@ -80,16 +75,15 @@ class WhisperAligner:
 
 
 def _starts(times: Sequence[tuple[int, int]], tokens: int) -> list[float]:
-    """The seconds at which each token begins, and at the end those at which the last one ends. They never fall."""
+    """The seconds at which the decoder turns to each token, and at the end to what follows. They never fall."""
     first: dict[int, float] = {}
     for token, step in times:
         first.setdefault(token, step * STEP_S)
-    end_s = (times[-1][1] + 1) * STEP_S if times else 0.0
     starts, latest = [], 0.0
-    for token in range(tokens):
+    for token in range(tokens + 1):
         latest = max(latest, first.get(token, latest))
         starts.append(latest)
-    return [*starts, max(latest, end_s)]
+    return starts
 
 
 def _covered(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int]:
@@ -98,11 +92,8 @@ def _covered(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[
     return (covered[0], covered[-1] + 1) if covered else (len(offsets), len(offsets))
 
 
-def _onset(voiced: NDArray[np.bool_], start_s: float, end_s: float) -> float:
-    """Where speech begins between the two; the first of them where it is voiced, or where nothing is."""
-    first, behind = int(start_s / WINDOW_S), int(end_s / WINDOW_S)
-    heard = np.flatnonzero(voiced[first:behind])
-    return max(start_s, (first + int(heard[0])) * WINDOW_S) if len(heard) else start_s
+def _mean(chances: Sequence[float]) -> float:
+    return round(sum(chances) / max(1, len(chances)), 3)
 
 
 def _ms(seconds: float) -> int:
