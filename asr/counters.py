@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 import structlog
 
+from asr.utterance import Alignment
 from config.metrics.counters import counter
 
 log = structlog.get_logger("asr")
@@ -27,7 +28,7 @@ class RecognizerCounters:
         "Counts utterances for which times of words were requested and could not be found."
     )
     refused_alignments: int = counter(
-        "Counts utterances whose words were given no times because too much audio was waiting."
+        "Counts utterances whose words were given no times because too much was waiting."
     )
     stale: int = counter("Counts answers of the engine that came too late to be used.")
     refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
@@ -44,6 +45,12 @@ class RecognizerCounters:
         "Counts utterances that were given up because there was no room on disk for their audio."
     )
     replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
+
+    def on_alignment(self, alignment: Alignment) -> None:
+        self.alignments += bool(alignment.words)
+        self.words += len(alignment.words)
+        self.refused_alignments += alignment.refused
+        self.failed_alignments += alignment.error is not None
 
     def on_dropped(self, server: str, partials: int, exhausted: int) -> None:
         """Count partials that an engine has shed, and steps that it has repeated because it ran out of memory."""

@@ -113,6 +113,8 @@ class Alignment:
     """The seconds that the alignment waited before the aligner began with it."""
     died: bool = False
     """See `Hypothesis.died`."""
+    refused: bool = False
+    """Nothing was tried: too much was waiting."""
 
 
 class EngineStatus(StrEnum):

@@ -311,9 +311,7 @@ class OutstandingWork:
     def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, notify: bool = True) -> None:
         """End the utterance and deliver its alignment. `notify`: the process does not know yet that it is over."""
         assert pending.on_alignment is not None
-        self.counters.alignments += bool(alignment.words)
-        self.counters.words += len(alignment.words)
-        self.counters.failed_alignments += alignment.error is not None
+        self.counters.on_alignment(alignment)
         self._end(pending, notify=notify)
         self._deliver(pending.on_alignment, alignment)
 

@@ -117,8 +117,10 @@ def select_words(settings: Asr, engine: str = "") -> Timing:
         return Timing((), "")
     if engine and (chosen := plugin.find(engine)).words:
         return Timing(chosen.languages, f"the engine {engine} tells them")
+    if not settings.word_timestamps:
+        return Timing(plugin.find("whisper").languages, "Whisper times those of files", "whisper")
     model = QWEN_ALIGNER if settings.aligner == "auto" else settings.aligner
-    if settings.word_timestamps and settings.aligner != "whisper" and (folder := weights.find(model)) is not None:
+    if settings.aligner != "whisper" and (folder := weights.find(model)) is not None:
         can = languages.alignable()
         lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
         without = f"; not {', '.join(lacking)}" if lacking else ""

@@ -13,7 +13,7 @@ from math import inf
 from typing import cast
 
 from asr import messages, text
-from asr.engines.aligner import Aligner
+from asr.engines.aligner import TOGETHER, Aligner
 from asr.engines.interface import Answer, Collect, Engine, EngineError, EngineExhausted, PipelinedEngine
 from asr.inference.alignments import Alignments
 from asr.inference.utterances import EngineRequest, EngineUsage, ProtocolError, ServedUtterance
@@ -23,13 +23,16 @@ from asr.samples import Loudness
 from asr.scheduling.oom_backoff import OomBackoff
 from asr.scheduling.request import LIVE, Lane, Request
 from asr.scheduling.scheduler import Scheduler
-from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
+from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance
 
 HEADROOM_S = 0.2
 """How long before the earliest time of its endpoint a speculative final takes precedence over partials."""
 PARTIAL_ALLOWANCE_S = 0.3
 """The deadline of a partial, counted from its request. Deadlines order the requests of a lane."""
 FOREVER_S = 1e9
+WORDS_STEPS = 8
+"""Requests for words of calls wait for so many steps at most, and never fewer requests than 64: beyond that, the oldest
+are answered without words."""
 PASSED_OVER = 8
 """After this many steps without one, word timestamps and suspects get a step even though partials wait. With many calls
 there is always a partial, and they would starve."""
@@ -325,6 +328,11 @@ class Inference:
                 source=served.utterance.source,
             )
         )
+        if is_align:
+            for request in self.scheduler.shed_words(WORDS_STEPS * max(TOGETHER, self.engine.capabilities.batch)):
+                self._answer_words(
+                    Alignment(request.utterance_id, request.revision, (), "too many wait for times", refused=True)
+                )
 
     def _committed(self, utterance_id: str) -> None:
         """A committed final has been answered: the engine needs the utterance no more, but an alignment may follow."""
@@ -394,7 +402,10 @@ class Inference:
         """Align these requests; each answer ends its utterance."""
         for request, alignment in zip(requests, self.alignments.perform(requests), strict=True):
             if self.scheduler.finish(request):
-                self.usage.on_alignment(alignment)
-                queue_s = self._open[request.utterance_id].queue_s
-                self._out.append(messages.Words(replace(alignment, queue_s=queue_s)))
-                self._close(request.utterance_id)
+                self._answer_words(alignment)
+
+    def _answer_words(self, alignment: Alignment) -> None:
+        name = alignment.utterance_id
+        self.usage.on_alignment(alignment)
+        self._out.append(messages.Words(replace(alignment, queue_s=self._open[name].queue_s)))
+        self._close(name)

@@ -179,9 +179,7 @@ class EngineUsage:
         return [Heard(hypothesis), Answered(int(source), span, served.final_asked_s, hypothesis.queue_s, failed)]
 
     def on_alignment(self, alignment: Alignment) -> None:
-        self.counters.alignments += bool(alignment.words)
-        self.counters.words += len(alignment.words)
-        self.counters.failed_alignments += alignment.error is not None
+        self.counters.on_alignment(alignment)
 
     def _count(self, served: ServedUtterance, change: int) -> None:
         self.utterances[served.utterance.source] += change

@@ -13,7 +13,7 @@ Rules:
   enough. Meanwhile it may be superseded or cancelled, so the returned request is valid only while it is the very object
   that was handed out last for its utterance. The order of events never decides.
 - Beyond `max_partials`, waiting partials are shed: refreshes before first partials, the oldest first. Finals are never
-  shed.
+  shed. The owner sheds requests for words with `shed_words`.
 - Workers that share the engine take turns in each lane of calls, and partials of the worker with the most waiting ones
   are shed first. A worker that requests too much delays only itself.
 """
@@ -133,6 +133,10 @@ class Scheduler:
             del self._taken[request.utterance_id]
             self.shed_partials += 1
 
+    def shed_words(self, most: int) -> list[Request]:
+        """Drop the oldest requests for words of calls beyond this many, and return them: each must be answered."""
+        return self._oldest_beyond(most, Lane.WORDS)
+
     def withdraw(self, utterance_id: str) -> None:
         """Drop the newest request, whose answer nobody needs any more; the utterance goes on."""
         self._remove(utterance_id)
@@ -221,16 +225,24 @@ class Scheduler:
             heapify(queue.heap)
 
     def _shed(self) -> None:
-        lanes = (self._queues[Lane.PARTIAL], self._queues[Lane.FIRST_PARTIAL])
-        while sum(len(queue.oldest) for queues in lanes for queue in queues.values()) > self._max_partials:
-            waiting = {source: 0 for queues in lanes for source in queues}
-            for queues in lanes:
-                for source, queue in queues.items():
+        self.shed_partials += len(self._oldest_beyond(self._max_partials, Lane.PARTIAL, Lane.FIRST_PARTIAL))
+
+    def _oldest_beyond(self, most: int, *lanes: Lane) -> list[Request]:
+        """Remove and return requests of these lanes until no more than `most` wait: the oldest of the first lane first,
+        and those of the source with the most waiting ones."""
+        queues = [self._queues[lane] for lane in lanes]
+        removed: list[Request] = []
+        while sum(len(queue.oldest) for each in queues for queue in each.values()) > most:
+            waiting = {source: 0 for each in queues for source in each}
+            for each in queues:
+                for source, queue in each.items():
                     waiting[source] += len(queue.oldest)
-            most = max(waiting, key=waiting.__getitem__)
-            queue = next(queues[most] for queues in lanes if most in queues)
-            self._remove(next(iter(queue.oldest)))
-            self.shed_partials += 1
+            longest = max(waiting, key=waiting.__getitem__)
+            queue = next(each[longest] for each in queues if longest in each)
+            request = self._remove(next(iter(queue.oldest)))
+            assert request is not None
+            removed.append(request)
+        return removed
 
     # -- batch ------------------------------------------------------------------------------------------------------
 

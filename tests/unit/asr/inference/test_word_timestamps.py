@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.engines.aligner import TOGETHER
 from asr.inference.alignments import Alignments
-from asr.inference.inference import PASSED_OVER, Inference
+from asr.inference.inference import PASSED_OVER, WORDS_STEPS, Inference
 from asr.inference.utterances import ServedUtterance
 from asr.samples import Loudness
 from asr.scheduling.request import Lane, Request
@@ -314,6 +314,41 @@ def test_words_of_calls_go_behind_live_requests_and_before_files() -> None:
     pair.send()
     assert lanes(pair, 9) == ["batch+first_partial", "batch+first_partial", "words"]
     assert [[each.text for each in step] for step in pair.aligner.steps] == [["of a call", "of a file"]]
+
+
+def test_a_backlog_of_words_is_shed_from_its_oldest_and_says_so() -> None:
+    """While partials wait: finals and partials lose nothing."""
+    pair, most = WordsPair(), WORDS_STEPS * TOGETHER
+    for number in range(most + 3):
+        pair.say(f"call {number}", b"\x01" * 10)
+    pair.begin("talks")
+    pair.outstanding.append("talks", b"\x01" * 150)
+    pair.outstanding.partial("talks", 1)
+    for number in range(most + 3):
+        pair.ask(f"call {number}")
+    pair.send()
+    pair.work(2)
+    assert len(pair.got["talks"]) == 1 and not pair.aligner.steps, "the partial goes first"
+    pair.work()
+    answers = [pair.words[f"call {number}"][0] for number in range(most + 3)]
+    assert [each.refused for each in answers] == [True] * 3 + [False] * most
+    assert all(each.error == "too many wait for times" for each in answers[:3]) and all(e.words for e in answers[3:])
+    assert len(pair.got["talks"]) == 1 and pair.inference.scheduler.shed_partials == 0
+    for counters in (pair.outstanding.counters, pair.inference.usage.counters):
+        assert (counters.refused_alignments, counters.failed_alignments, counters.alignments) == (3, 3, most)
+    pair.outstanding.close("talks")
+    assert empty(pair)
+
+
+def test_words_of_files_are_never_shed() -> None:
+    pair, many = WordsPair(), 2 * WORDS_STEPS * TOGETHER
+    for number in range(many):
+        pair.say(f"said {number}", b"\x01" * 10, live=False, stream="a")
+    for number in range(many):
+        pair.ask(f"said {number}")
+    pair.send()
+    pair.work()
+    assert pair.outstanding.counters.alignments == many and empty(pair)
 
 
 def test_files_that_are_read_and_files_that_are_aligned_take_turns() -> None:
