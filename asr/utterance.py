@@ -65,7 +65,8 @@ class TimedWord:
     """Milliseconds from the utterance's first byte of audio."""
     end_ms: int
     confidence: float
-    """Probability of the less certain of the two times."""
+    """From 0 to 1: the probability of the less certain of the two times with Qwen's aligner, of the word with
+    Whisper."""
 
 
 @dataclass(frozen=True, slots=True)

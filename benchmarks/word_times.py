@@ -41,8 +41,8 @@ from lab.worker.peers import command, worker
 from mediaworker.cli.play import load_pcm
 
 LANGUAGES = {"es": "es_MX", "fr": "fr_CA", "it": "it_IT", "ru": "ru_RU"}
-OTHERS = 40
-"""Prompts of each other language."""
+OTHERS = 20
+"""Prompts of each other language, of 2 to 20 s."""
 LEAD_MS, PAUSE_MS, SPLICED_MS = 300, 1500, 400
 DIGITS = dict(zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True))
 AIMS_MS = (60, 160)
@@ -82,9 +82,8 @@ def main() -> int:
     args = parser.parse_args()
     chosen = dict(_unused(args.prompts))
     print(f"{len(chosen)} prompts, {sum(map(len, chosen.values()))} words, in ms")
-    print(
-        "| text | words | p50 / p90 / p95 | starts: p90, median | ends: p90, median |\n| --- | ---: | ---: | ---: | ---: |"
-    )
+    print("| text | words | p50 / p90 / p95 | starts: p90, median | ends: p90, median |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     rows = []
     for row in (*_offline(chosen), *_through_calls(chosen, args.calls)):
         rows.append(row)
@@ -281,7 +280,7 @@ def _at(voiced: NDArray[np.bool_], seconds: float) -> bool:
 
 def _others(language: str) -> Iterator[bytes]:
     (folder,) = SOUNDS.parent.glob(f"{LANGUAGES[language]}_*")
-    every = [file for file in sorted(folder.glob("*.wav")) if file.stat().st_size > 2 * 8000 * 2]
+    every = [file for file in sorted(folder.glob("*.wav")) if 2 < file.stat().st_size / 16000 < 20]
     for file in every[:: max(1, len(every) // OTHERS)][:OTHERS]:
         yield bytes(ulaw_encode(load_pcm(file, 8000)))
 
