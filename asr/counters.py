@@ -27,9 +27,7 @@ class RecognizerCounters:
     failed_alignments: int = counter(
         "Counts utterances for which times of words were requested and could not be found."
     )
-    refused_alignments: int = counter(
-        "Counts utterances whose words were given no times because too much was waiting."
-    )
+    refused_alignments: int = counter("Counts utterances whose words were given no times because too much was waiting.")
     stale: int = counter("Counts answers of the engine that came too late to be used.")
     refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
     """The limit is `asr.max_backlog_mb`."""

@@ -13,7 +13,7 @@ from math import inf
 from typing import cast
 
 from asr import messages, text
-from asr.engines.aligner import TOGETHER, Aligner
+from asr.engines.aligner import Aligner
 from asr.engines.interface import Answer, Collect, Engine, EngineError, EngineExhausted, PipelinedEngine
 from asr.inference.alignments import Alignments
 from asr.inference.utterances import EngineRequest, EngineUsage, ProtocolError, ServedUtterance
@@ -30,9 +30,8 @@ HEADROOM_S = 0.2
 PARTIAL_ALLOWANCE_S = 0.3
 """The deadline of a partial, counted from its request. Deadlines order the requests of a lane."""
 FOREVER_S = 1e9
-WORDS_STEPS = 8
-"""Requests for words of calls wait for so many steps at most, and never fewer requests than 64: beyond that, the oldest
-are answered without words."""
+MAX_WORDS = 128
+"""So many requests for words of calls may wait. Beyond that, the oldest are answered without words."""
 PASSED_OVER = 8
 """After this many steps without one, word timestamps and suspects get a step even though partials wait. With many calls
 there is always a partial, and they would starve."""
@@ -329,7 +328,7 @@ class Inference:
             )
         )
         if is_align:
-            for request in self.scheduler.shed_words(WORDS_STEPS * max(TOGETHER, self.engine.capabilities.batch)):
+            for request in self.scheduler.shed_words(MAX_WORDS):
                 self._answer_words(
                     Alignment(request.utterance_id, request.revision, (), "too many wait for times", refused=True)
                 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.engines.aligner import TOGETHER
 from asr.inference.alignments import Alignments
-from asr.inference.inference import PASSED_OVER, WORDS_STEPS, Inference
+from asr.inference.inference import MAX_WORDS, PASSED_OVER, Inference
 from asr.inference.utterances import ServedUtterance
 from asr.samples import Loudness
 from asr.scheduling.request import Lane, Request
@@ -318,7 +318,7 @@ def test_words_of_calls_go_behind_live_requests_and_before_files() -> None:
 
 def test_a_backlog_of_words_is_shed_from_its_oldest_and_says_so() -> None:
     """While partials wait: finals and partials lose nothing."""
-    pair, most = WordsPair(), WORDS_STEPS * TOGETHER
+    pair, most = WordsPair(), MAX_WORDS
     for number in range(most + 3):
         pair.say(f"call {number}", b"\x01" * 10)
     pair.begin("talks")
@@ -341,7 +341,7 @@ def test_a_backlog_of_words_is_shed_from_its_oldest_and_says_so() -> None:
 
 
 def test_words_of_files_are_never_shed() -> None:
-    pair, many = WordsPair(), 2 * WORDS_STEPS * TOGETHER
+    pair, many = WordsPair(), 2 * MAX_WORDS
     for number in range(many):
         pair.say(f"said {number}", b"\x01" * 10, live=False, stream="a")
     for number in range(many):
