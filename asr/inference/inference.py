@@ -298,7 +298,7 @@ class Inference:
         if (served := self._open.get(message.utterance_id)) is None:
             return
         served.check(message)
-        is_partial, is_align = isinstance(message, messages.PartialRequest), isinstance(message, messages.Align)
+        is_partial = isinstance(message, messages.PartialRequest)
         if is_partial and (
             not self.engine.capabilities.partials
             or message.end > served.longest
@@ -312,22 +312,8 @@ class Inference:
         if isinstance(message, messages.Align):
             served.align = message
             self._close_at_engine(served)
-        self.scheduler.submit(
-            Request(
-                utterance_id=message.utterance_id,
-                revision=message.revision,
-                lane=served.lane(message),
-                final=not is_partial,
-                end=message.end,
-                deadline_s=deadline_s,
-                stream=served.utterance.stream,
-                synchronous=served.utterance.synchronous,
-                commit=isinstance(message, messages.FinalRequest) and message.commit,
-                align=is_align,
-                source=served.utterance.source,
-            )
-        )
-        if is_align:
+        self.scheduler.submit(served.request(message, deadline_s))
+        if served.align is not None:
             for request in self.scheduler.shed_words(MAX_WORDS):
                 self._answer_words(
                     Alignment(request.utterance_id, request.revision, (), "too many wait for times", refused=True)

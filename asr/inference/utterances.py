@@ -13,7 +13,7 @@ from asr.counters import RecognizerCounters
 from asr.errors import AsrError
 from asr.messages import Align, Answered, FinalRequest, FromEngine, Heard, PartialRequest, Usage
 from asr.samples import Loudness
-from asr.scheduling.request import Lane
+from asr.scheduling.request import Lane, Request
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance
 
 DELAY_S = 2.0
@@ -89,6 +89,22 @@ class ServedUtterance:
                 return Lane.WORDS
             case _:
                 return Lane.PARTIAL if self.answered else Lane.FIRST_PARTIAL
+
+    def request(self, message: EngineRequest, deadline_s: float) -> Request:
+        """The request that waits for the engine, or for the aligner."""
+        return Request(
+            utterance_id=message.utterance_id,
+            revision=message.revision,
+            lane=self.lane(message),
+            final=not isinstance(message, PartialRequest),
+            end=message.end,
+            deadline_s=deadline_s,
+            stream=self.utterance.stream,
+            synchronous=self.utterance.synchronous,
+            commit=isinstance(message, FinalRequest) and message.commit,
+            align=isinstance(message, Align),
+            source=self.utterance.source,
+        )
 
     def too_long(self, engine: str, end: int) -> str:
         """Return the reason why there is no text for the first `end` bytes, which are more than `longest`."""
