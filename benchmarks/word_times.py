@@ -33,13 +33,14 @@ from asr.utterance import TimedWord
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
-from benchmarks.words.prompts import SOUNDS, Prompt, recorded
+from benchmarks.words.prompts import Prompt, recorded
 from config import Settings
 from config.settings import Asr
 from lab.engine.offline import packets, utterances
 from lab.worker.peers import command, worker
 from mediaworker.cli.play import load_pcm
 
+SOUNDS = Path("/usr/share/asterisk/sounds")
 LANGUAGES = {"es": "es_MX", "fr": "fr_CA", "it": "it_IT", "ru": "ru_RU"}
 OTHERS = 20
 """Prompts of each other language, of 2 to 20 s."""
@@ -103,7 +104,7 @@ def _unused(count: int) -> Iterator[tuple[Prompt, list[Word]]]:
     by_length = sorted(recorded(), key=lambda prompt: (prompt.length_s, prompt.name))[::2]
     decoder = _sphinx()
     found = [(prompt, words) for prompt in by_length if (words := _reference(decoder, prompt))]
-    yield from found[:: max(1, len(found) // count)][:count]
+    yield from (found[round(at)] for at in np.linspace(0, len(found) - 1, min(count, len(found))))
 
 
 def _sphinx() -> Any:
@@ -279,7 +280,7 @@ def _at(voiced: NDArray[np.bool_], seconds: float) -> bool:
 
 
 def _others(language: str) -> Iterator[bytes]:
-    (folder,) = SOUNDS.parent.glob(f"{LANGUAGES[language]}_*")
+    (folder,) = SOUNDS.glob(f"{LANGUAGES[language]}_*")
     every = [file for file in sorted(folder.glob("*.wav")) if 2 < file.stat().st_size / 16000 < 20]
     for file in every[:: max(1, len(every) // OTHERS)][:OTHERS]:
         yield bytes(ulaw_encode(load_pcm(file, 8000)))
