@@ -122,7 +122,8 @@ class WhisperModel:
         self.device, self.dtype = device, str(self._network.compute_type)
         self.multilingual = bool(self._network.is_multilingual)
         vocabulary: dict[str, int] = self.tokenizer.get_vocab()
-        self._tokens = {found[1]: token for name, token in vocabulary.items() if (found := _LANGUAGE.fullmatch(name))}
+        ordered = sorted(vocabulary.items(), key=lambda each: each[1])  # a tokenizer's own order changes at each start
+        self._tokens = {found[1]: token for name, token in ordered if (found := _LANGUAGE.fullmatch(name))}
         self.languages = {_OURS.get(code, code): code for code in self._tokens} if self.multilingual else {"en": "en"}
         """The codes on the wire → the model's own."""
         self._special = {name: vocabulary.get(f"<|{name}|>", -1) for name in _SPECIAL}
@@ -247,8 +248,9 @@ def together(first: Call, other: Call) -> bool:
         case Encode(), Encode():
             return first.frames == other.frames
         case Decode(), Decode():
+            # CTranslate2 wants the prompts of all to be equally long.
             same = first.sound.frames == other.sound.frames and first.beam == other.beam
-            return same and bool(first.context) == bool(other.context)
+            return same and first.context == other.context
     return False
 
 
