@@ -5,9 +5,10 @@ Whisper was trained on windows of 30 s. In a shorter one it is several times as 
 the end of what was said, and repeats itself. The window depends on the length of the audio alone, so that a replay is
 shown the same.
 
-It was also trained on subtitles, and makes text of silence, noise, tones and music. Measured on such sounds and on
-recorded prompts (docs/measurements/words.md), any one of these says that nobody spoke: the model's own probability of
-no speech, an unlikely text, and one with more tokens than anybody speaks.
+It was also trained on subtitles, and makes text of silence, noise, tones and music. Measured on such sounds, on
+recorded prompts and on single words (docs/measurements/words.md), any one of these says that nobody spoke: a high
+probability of no speech, which the model gives itself; a raised one with an unlikely text; and a text with more tokens
+than anybody speaks. An unlikely text alone says nothing: a single letter or digit that was said is as unlikely.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ FRAMES_PER_S = 100
 SHORTEST_FRAMES, LONGEST_FRAMES = 1000, 3000
 BEHIND_S = 1.0
 """So much silence follows the audio in a window of more than 10 s."""
-NO_SPEECH = 0.6
-"""The probability of no speech above which there is no text."""
+NO_SPEECH, DOUBTFUL = 0.6, 0.2
+"""The probability of no speech above which there is no text, and the one above which there is no unlikely text."""
 UNLIKELY = -1.2
-"""The mean logarithm of the tokens' probabilities below which there is no text."""
+"""The mean logarithm of the tokens' probabilities below which a text is unlikely."""
 TOKENS_PER_S, TOKENS_MORE = 9.0, 8
 MOST_TOKENS = 448
 """The length of the decoder's memory, with the prompt."""
@@ -49,4 +50,4 @@ def max_length(samples: int, prompt: int) -> int:
 
 
 def says_nothing(*, tokens: int, samples: int, likelihood: float, no_speech: float) -> bool:
-    return tokens >= longest(samples) or likelihood < UNLIKELY or no_speech > NO_SPEECH
+    return tokens >= longest(samples) or no_speech > (DOUBTFUL if likelihood < UNLIKELY else NO_SPEECH)
