@@ -277,6 +277,22 @@ def test_a_loop_is_decoded_again_in_the_window_of_the_training(model: WhisperMod
     assert end.value.value.text == ("" if again.loop else "What was said."), "nor is it decoded a third time"
 
 
+def test_a_context_that_leads_to_nothing_is_left_out(model: WhisperModel) -> None:
+    """Once, and where there was one."""
+    audio = codes(speech(SENTENCE))
+    for context in ("Zypher, Alice Miller", ""):
+        session = WhisperSession(model, SpeechDetector(), Utterance("u", "PCMU", "en", context), AMONG)
+        session.append(audio)
+        answering = session.answer(Request("u", 1, Lane.FINAL, True, len(audio), 0.0))
+        encode, asked = next(answering), list[str]()
+        decode = answering.send(Sound(None, len(encode.samples), encode.frames))
+        with pytest.raises(StopIteration) as end:
+            while isinstance(decode, Decode):
+                asked.append(decode.context)
+                decode = answering.send(Decoded("Zypher", loop=False, nothing=True, likelihood=-3.0, no_speech=0.7))
+        assert asked == ([context, ""] if context else [""]) and end.value.value.text == ""
+
+
 def test_a_language_is_asked_for_where_several_are_possible(model: WhisperModel) -> None:
     audio = codes(speech(SENTENCE))
     kinds: dict[tuple[str, tuple[str, ...]], type] = {}

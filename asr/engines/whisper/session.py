@@ -129,7 +129,9 @@ class WhisperSession:
     def _decode(self, piece: Samples, sound: Sound, language: str, beam: int) -> Generator[Any, Any, str]:
         """The text of a piece; empty where nobody spoke."""
         found: Decoded = yield Decode(sound, language, beam, self.utterance.context)
+        if found.nothing and self.utterance.context:  # the context may have led the decoder astray
+            found = yield Decode(sound, language, beam)
         if found.loop and sound.frames < answers.LONGEST_FRAMES:  # rare: once more, in the window of the training
             sound = yield Encode(piece, answers.LONGEST_FRAMES)
-            found = yield Decode(sound, language, beam, self.utterance.context)
+            found = yield Decode(sound, language, beam)
         return "" if found.nothing else found.text
