@@ -276,4 +276,3 @@ def test_one_possible_language_is_not_asked_for(model: Watched) -> None:
     served.final("u", 16_000)
     served.end()
     assert not any(kind == Detect.__name__ for kind, _ in model.made)
-    assert served.heard[0].heard == (("es", 1.0),)
