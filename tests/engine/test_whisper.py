@@ -275,7 +275,10 @@ def test_a_loop_is_decoded_again_in_the_window_of_the_training(model: WhisperMod
     assert end.value.value.text == ("" if again.loop else "What was said."), "nor is it decoded a third time"
 
 
-def test_a_context_that_leads_to_nothing_is_left_out(model: WhisperModel) -> None:
+@pytest.mark.parametrize(("nothing", "no_speech"), [(True, 0.1), (False, answers.DOUBTFUL + 0.01)])
+def test_a_context_is_left_out_where_it_leads_to_nothing_or_to_a_text_of_a_doubtful_sound(
+    model: WhisperModel, nothing: bool, no_speech: float
+) -> None:
     """Once, and where there was one."""
     audio = codes(speech(SENTENCE))
     for context in ("Zypher, Alice Miller", ""):
@@ -287,8 +290,9 @@ def test_a_context_that_leads_to_nothing_is_left_out(model: WhisperModel) -> Non
         with pytest.raises(StopIteration) as end:
             while isinstance(decode, Decode):
                 asked.append(decode.context)
-                decode = answering.send(Decoded("Zypher", loop=False, nothing=True, likelihood=-3.0, no_speech=0.7))
-        assert asked == ([context, ""] if context else [""]) and end.value.value.text == ""
+                decode = answering.send(Decoded("Zypher", False, nothing, likelihood=-1.0, no_speech=no_speech))
+        assert asked == ([context, ""] if context else [""])
+        assert end.value.value.text == ("" if nothing else "Zypher")
 
 
 def test_a_language_is_asked_for_where_several_are_possible(model: WhisperModel) -> None:

@@ -129,7 +129,8 @@ class WhisperSession:
     def _decode(self, piece: Samples, sound: Sound, language: str, beam: int) -> Generator[Any, Any, str]:
         """The text of a piece; empty where nobody spoke."""
         found: Decoded = yield Decode(sound, language, beam, self.utterance.context)
-        if found.nothing and self.utterance.context:  # the context may have led the decoder astray
+        if self.utterance.context and (found.nothing or found.no_speech > answers.DOUBTFUL):
+            # The context may have led the decoder astray, or made a text of a sound that was no speech.
             found = yield Decode(sound, language, beam)
         if found.loop and sound.frames < answers.LONGEST_FRAMES:  # rare: once more, in the window of the training
             sound = yield Encode(piece, answers.LONGEST_FRAMES)
