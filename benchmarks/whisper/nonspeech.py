@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.engines.mixed.session import UNSURE
-from asr.engines.whisper.answers import DOUBTFUL, NO_SPEECH, UNLIKELY
+from asr.engines.whisper.answers import DOUBTFUL, LIKELY, NO_SPEECH, UNLIKELY
 from benchmarks.whisper import material
 from benchmarks.whisper.listening import Listener
 from benchmarks.whisper.material import Clip
@@ -43,7 +43,14 @@ RULES: dict[str, Callable[[Row], bool]] = {
     f"no speech > {NO_SPEECH:g}, likelihood < -1.2 or too many tokens": lambda row: (
         row["no_speech"] > NO_SPEECH or row["likelihood"] < -1.2 or row["loop"]
     ),
-    "built in": lambda row: row["loop"] or row["no_speech"] > (DOUBTFUL if row["likelihood"] < UNLIKELY else NO_SPEECH),
+    f"no speech > {NO_SPEECH:g}, or > {DOUBTFUL:g} and likelihood < {UNLIKELY:g}, or too many tokens": lambda row: (
+        row["loop"] or row["no_speech"] > (DOUBTFUL if row["likelihood"] < UNLIKELY else NO_SPEECH)
+    ),
+    "built in": lambda row: (
+        row["loop"]
+        or (row["no_speech"] > NO_SPEECH and row["likelihood"] < LIKELY)
+        or (row["no_speech"] > DOUBTFUL and row["likelihood"] < UNLIKELY)
+    ),
     "OpenAI's": lambda row: row["loop"] or (row["no_speech"] > 0.6 and row["likelihood"] < -1),
 }
 

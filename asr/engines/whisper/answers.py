@@ -6,9 +6,10 @@ the end of what was said, and repeats itself. The window depends on the length o
 shown the same.
 
 It was also trained on subtitles, and makes text of silence, noise, tones and music. Measured on such sounds, on
-recorded prompts and on single words (docs/measurements/words.md), any one of these says that nobody spoke: a high
-probability of no speech, which the model gives itself; a raised one with an unlikely text; and a text with more tokens
-than anybody speaks. An unlikely text alone says nothing: a single letter or digit that was said is as unlikely.
+recorded prompts, single words and dictated numbers (docs/measurements/words.md), any one of these says that nobody
+spoke: a high probability of no speech, which the model gives itself, unless the text is likely; a raised one with an
+unlikely text; and a text with more tokens than anybody speaks. An unlikely text alone says nothing, for a single letter
+or digit that was said is as unlikely; and neither does no speech alone, for digits that are dictated with pauses.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 
 from asr.engines.speech import RATE_HZ
+from asr.text import words
 
 SHORTEST_S = 0.4
 """The model makes up a word for less audio than this."""
@@ -24,9 +26,12 @@ SHORTEST_FRAMES, LONGEST_FRAMES = 1000, 3000
 BEHIND_S = 1.0
 """So much silence follows the audio in a window of more than 10 s."""
 NO_SPEECH, DOUBTFUL = 0.6, 0.2
-"""The probability of no speech above which there is no text, and the one above which there is no unlikely text."""
-UNLIKELY = -1.2
-"""The mean logarithm of the tokens' probabilities below which a text is unlikely."""
+"""The probability of no speech above which there is no text that is not likely, and the one above which there is no
+unlikely text."""
+LIKELY, UNLIKELY = -0.5, -1.2
+"""The mean logarithm of the tokens' probabilities from which on a text is likely, and below which it is unlikely."""
+TWICE_WORDS = 4
+"""A text that says so many words or more twice over may be a loop that has come to an end."""
 TOKENS_PER_S, TOKENS_MORE = 9.0, 8
 MOST_TOKENS = 448
 """The length of the decoder's memory, with the prompt."""
@@ -50,4 +55,13 @@ def max_length(samples: int, prompt: int) -> int:
 
 
 def says_nothing(*, tokens: int, samples: int, likelihood: float, no_speech: float) -> bool:
-    return tokens >= longest(samples) or no_speech > (DOUBTFUL if likelihood < UNLIKELY else NO_SPEECH)
+    if tokens >= longest(samples):
+        return True
+    return (no_speech > NO_SPEECH and likelihood < LIKELY) or (no_speech > DOUBTFUL and likelihood < UNLIKELY)
+
+
+def says_twice(text: str) -> bool:
+    """Whether the second half of a text repeats the first."""
+    said = words(text)
+    half = len(said) // 2
+    return half >= TWICE_WORDS and said[:half] == said[half:]

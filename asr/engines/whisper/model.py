@@ -57,7 +57,7 @@ class Decoded:
 
     text: str
     loop: bool
-    """The answer was cut off at its limit."""
+    """The answer was cut off at its limit, or says everything twice."""
     nothing: bool
     """The answer does not come from speech."""
     likelihood: float
@@ -179,9 +179,10 @@ class WhisperModel:
     def _decoded(self, call: Decode, result: Any) -> Decoded:
         tokens = [token for token in result.sequences_ids[0] if token < self._special["endoftext"]]
         most, likelihood, no_speech = answers.longest(call.sound.samples), result.scores[0], result.no_speech_prob
+        text = self.tokenizer.decode(tokens[:most]).strip("\ufffd ").strip()
         return Decoded(
-            text=self.tokenizer.decode(tokens[:most]).strip("\ufffd ").strip(),
-            loop=len(tokens) >= most,
+            text=text,
+            loop=len(tokens) >= most or answers.says_twice(text),
             nothing=answers.says_nothing(
                 tokens=len(tokens), samples=call.sound.samples, likelihood=likelihood, no_speech=no_speech
             ),

@@ -37,6 +37,21 @@ def test_the_decoder_may_make_as_many_tokens_as_an_answer_may_have(samples: int,
 
 
 @pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("Press 1 to send it, or press 2. Press one to send it. Press one to send it.", False),
+        ("Press one to send it. Press one to send it.", True),
+        ("Press one to send it, Press one to send IT", True),
+        ("no no no no", False),
+        ("", False),
+        ("one two three one two three", False),
+    ],
+)
+def test_a_sentence_that_comes_twice_is_suspicious(text: str, twice: bool) -> None:
+    assert answers.says_twice(text) is twice
+
+
+@pytest.mark.parametrize(
     ("tokens", "likelihood", "no_speech", "nothing"),
     [
         (5, -0.3, 0.1, False),
@@ -46,7 +61,9 @@ def test_the_decoder_may_make_as_many_tokens_as_an_answer_may_have(samples: int,
         (5, answers.UNLIKELY, answers.NO_SPEECH, False),
         (5, answers.UNLIKELY - 0.01, answers.DOUBTFUL, False),
         (5, answers.UNLIKELY - 0.01, answers.DOUBTFUL + 0.01, True),
-        (5, -0.3, answers.NO_SPEECH + 0.01, True),
+        (5, answers.LIKELY - 0.01, answers.NO_SPEECH, False),
+        (5, answers.LIKELY - 0.01, answers.NO_SPEECH + 0.01, True),
+        (5, answers.LIKELY, 0.99, False),
     ],
 )
 def test_any_of_three_rules_says_that_nobody_spoke(
