@@ -61,9 +61,15 @@ export function shares(amounts) {
   return whole;
 }
 
+const names = new Intl.DisplayNames(["en"], { type: "language" });
+
+/** The English name of a language; empty for what an event calls one and is none. */
+export function languageName(code) {
+  return LANGUAGE.test(code ?? "") ? names.of(code.split("-")[0]) : "";
+}
+
 /** [name, code] of languages, in the order of their names. */
 export function named(codes) {
-  const names = new Intl.DisplayNames(["en"], { type: "language" });
   return codes.map((code) => [names.of(code), code]).sort(([one], [other]) => one.localeCompare(other));
 }
 

@@ -2,7 +2,7 @@
 
 import { rank } from "./calls-state.js";
 import { copy } from "./dialogs.js";
-import { clock, h, length, named, perFrame, setLanguage, setText, shares } from "./dom.js";
+import { clock, h, languageName, length, perFrame, setLanguage, setText, shares } from "./dom.js";
 import { icon } from "./icons.js";
 
 export class Side {
@@ -64,7 +64,7 @@ export class Side {
     }
     setText(row.name, leg.title);
     row.button.setAttribute("aria-label", `Rename ${leg.title}`);
-    const spoken = leg.language ? named([leg.language])[0][0] : "";
+    const spoken = languageName(leg.language);
     const talked = talkMs === undefined ? "" : `${percent} % · ${length(talkMs)}`;
     setText(row.part, [spoken, talked].filter(Boolean).join(" · "));
     row.bar.hidden = talkMs === undefined;
