@@ -26,7 +26,9 @@ async def test_one_of_everything(tmp_path: Path, browser: Browser) -> None:
         await show(shown)
         page = shown.page
         await expect(page.locator(".said")).to_have_count(3)
-        await shown.shows(".talk .part", ["English · 25 % · 4.0 s", "English · 75 % · 12 s"])  # of the story's last event
+        await shown.shows(
+            ".talk .part", ["English · 25 % · 4.0 s", "English · 75 % · 12 s"]
+        )  # of the story's last event
         kinds = await page.evaluate("() => [...document.querySelectorAll('.item')].map((node) => node.item.kind)")
         assert kinds == ["said", "alert", "said", "dtmf", "hold", "resume", "said"]
         await shown.shows(".event.dtmf kbd", list("4711#"))
