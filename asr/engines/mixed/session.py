@@ -14,7 +14,7 @@ from typing import Any
 from asr.engines.speech import RATE_HZ
 from asr.engines.whisper import belief
 from asr.engines.whisper.belief import Belief
-from asr.engines.whisper.session import BEAM, Answering, WhisperSession
+from asr.engines.whisper.session import Answering, WhisperSession
 from asr.scheduling.request import Request
 
 ENGLISH = "en"
@@ -56,7 +56,7 @@ class MixedSession(WhisperSession):
         return self.utterance.language in ("", ENGLISH)
 
     def final(self, request: Request) -> Answering:
-        heard, samples = self.utterance.heard, self.samples(request)
+        samples, heard = self.samples(request), self.utterance.heard
         if not self.is_speech(samples):
             return self._answered(request, "", heard)
         spoken: Spoken | None = None
@@ -64,14 +64,13 @@ class MixedSession(WhisperSession):
             spoken = yield English(request)
             if spoken.likelihood >= UNSURE:
                 return self._answered(request, spoken.text, heard)
-        first, heard = yield from self.identify(samples, heard)
+        first, heard = yield from self.identify(samples)
         language = self.utterance.language or belief.likeliest(heard)
         if language == ENGLISH and spoken is None:
             spoken = yield English(request)
             if spoken.likelihood >= UNSURE:
                 return self._answered(request, spoken.text, heard)
-        text = yield from self.decode(samples, first, language, BEAM)
-        self._remember(samples, first)
+        text = yield from self.decode(samples, first, language, final=True)
         self._shown.pause(text)
         return self._answered(request, text, heard)
 
@@ -106,4 +105,4 @@ class MixedSession(WhisperSession):
         while self._listened < len(LISTENED_S) and LISTENED_S[self._listened] <= len(samples) / RATE_HZ:
             self._listened += 1
         if self.is_speech(samples):
-            _, self._guess = yield from self.identify(samples, self.utterance.heard)
+            _, self._guess = yield from self.identify(samples)

@@ -61,13 +61,13 @@ class WhisperSession:
 
     def final(self, request: Request) -> Answering:
         """A final depends on the audio and on what the utterance was opened with, and on nothing else."""
-        text, heard = yield from self._text(self.samples(request), self.utterance.heard, BEAM)
+        text, heard = yield from self._text(request)
         self._shown.pause(text)
         return self._answered(request, text, heard)
 
     def partial(self, request: Request) -> Answering:
         self._partial_end = request.end
-        text, heard = yield from self._text(self.samples(request), self.utterance.heard, BEAM_PARTIAL)
+        text, heard = yield from self._text(request)
         return self._answered(request, self._shown.partial(text) if text else "", heard)
 
     def _answered(self, request: Request, text: str, heard: Belief) -> Answer:
@@ -85,26 +85,23 @@ class WhisperSession:
     def _seconds(self, size: int) -> float:
         return size / BYTES_PER_S[self.utterance.format]
 
-    def _text(self, samples: Samples, heard: Belief, beam: int) -> Generator[Any, Any, tuple[str, Belief]]:
-        """The text of the samples, and the belief after them."""
+    def _text(self, request: Request) -> Generator[Any, Any, tuple[str, Belief]]:
+        """The text that a request is about, and the belief after it."""
+        samples = self.samples(request)
         if not self.is_speech(samples):
-            return "", heard
-        first, heard = yield from self.identify(samples, heard)
-        text = yield from self.decode(samples, first, self.utterance.language or belief.likeliest(heard), beam)
-        self._remember(samples, first)
+            return "", self.utterance.heard
+        first, heard = yield from self.identify(samples)
+        language = self.utterance.language or belief.likeliest(heard)
+        text = yield from self.decode(samples, first, language, final=request.final)
         return text, heard
 
     def is_speech(self, samples: Samples) -> bool:
         return len(samples) >= answers.SHORTEST_S * RATE_HZ and self._speech.first(samples) is not None
 
-    def _remember(self, samples: Samples, first: Sound) -> None:
-        """Keep the sound of a final for the times of its words."""
-        if self.utterance.words and first.samples == len(samples):
-            self._model.remember(samples, first)
-
-    def identify(self, samples: Samples, heard: Belief) -> Generator[Any, Any, tuple[Sound, Belief]]:
+    def identify(self, samples: Samples) -> Generator[Any, Any, tuple[Sound, Belief]]:
         """The sound of the first piece, and the belief after it."""
-        sound = yield from self._encode(samples[: (*cuts(samples, LONGEST_S), len(samples))[0]])
+        heard = self.utterance.heard
+        sound = yield from self._encode(_pieces(samples)[0])
         if self.utterance.language:
             return sound, heard
         if len(self._among) == 1:
@@ -112,14 +109,14 @@ class WhisperSession:
         odds = yield Detect(sound)
         return sound, belief.updated(heard, odds, self._among, sound.samples / RATE_HZ)
 
-    def decode(self, samples: Samples, first: Sound, language: str, beam: int) -> Generator[Any, Any, str]:
+    def decode(self, samples: Samples, first: Sound, language: str, *, final: bool) -> Generator[Any, Any, str]:
         """The text of all pieces. `first`: the sound of the first one."""
-        texts, begin = [], 0
-        for end in (*cuts(samples, LONGEST_S), len(samples)):
-            piece = samples[begin:end]
-            sound = (yield from self._encode(piece)) if begin else first
+        beam, texts = BEAM if final else BEAM_PARTIAL, []
+        for number, piece in enumerate(_pieces(samples)):
+            sound = (yield from self._encode(piece)) if number else first
             texts.append((yield from self._decode(piece, sound, language, beam)))
-            begin = end
+        if final and self.utterance.words and len(texts) == 1:
+            self._model.remember(samples, first)  # the aligner hears the whole of it in one piece
         return joined(texts)
 
     def _encode(self, piece: Samples) -> Generator[Any, Any, Sound]:
@@ -136,3 +133,8 @@ class WhisperSession:
             sound = yield Encode(piece, answers.LONGEST_FRAMES)
             found = yield Decode(sound, language, beam)
         return "" if found.nothing else found.text
+
+
+def _pieces(samples: Samples) -> list[Samples]:
+    """The samples in pieces that are not too long, of which most utterances are one."""
+    return np.split(samples, cuts(samples, LONGEST_S))
