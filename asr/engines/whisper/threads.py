@@ -65,9 +65,9 @@ class CallThreads:
         self._pool = ThreadPoolExecutor(threads, "whisper")
         self._threads, self._most = threads, most
         self._perform, self._together = perform, together
-        self._running: dict[Future[list[Any]], list[Job]] = {}
+        self._running: dict[Future[list[Any]], tuple[list[Job], float]] = {}
+        """The jobs that each call is made for, and when it was begun."""
         self._busy_s, self._busy_at_s = 0.0, 0.0
-        self._begun_s: dict[Future[list[Any]], float] = {}
 
     @property
     def free(self) -> int:
@@ -75,12 +75,15 @@ class CallThreads:
 
     def under_way(self) -> frozenset[str]:
         """The utterances about which a call is being made."""
-        return frozenset(job.request.utterance_id for jobs in self._running.values() for job in jobs)
+        return frozenset(job.request.utterance_id for jobs, _ in self._running.values() for job in jobs)
 
     def load(self, now_s: float) -> float:
         """The part of the threads' time that was used lately."""
-        faded = self._busy_s * math.exp((self._busy_at_s - now_s) / REMEMBERED_S)
-        return faded / (REMEMBERED_S * self._threads)
+        return self._faded_s(now_s) / (REMEMBERED_S * self._threads)
+
+    def _faded_s(self, now_s: float) -> float:
+        """How long calls took lately, each the less the longer ago it ended."""
+        return self._busy_s * math.exp((self._busy_at_s - now_s) / REMEMBERED_S)
 
     def start(self, jobs: Iterable[Job]) -> None:
         """Give the free threads the calls of these jobs, of which the most urgent is first."""
@@ -92,19 +95,15 @@ class CallThreads:
             calls = [job.call for job in group]
             for job in group:
                 job.call = None
-            future = self._pool.submit(self._perform, calls)
-            self._running[future], self._begun_s[future] = group, time.perf_counter()
+            self._running[self._pool.submit(self._perform, calls)] = group, time.perf_counter()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until a call has ended, for so many seconds at most, and go on with the jobs that it was made for.
-        Returns whether one has ended."""
+    def wait(self, seconds: float) -> None:
+        """Wait until a call has ended, for so many seconds at most, and go on with the jobs that it was made for."""
         ended, _ = wait(self._running, seconds, FIRST_COMPLETED)
         now_s = time.perf_counter()
         for future in ended:
-            group = self._running.pop(future)
-            busy_s = now_s - self._begun_s.pop(future)
-            self._busy_s = self._busy_s * math.exp((self._busy_at_s - now_s) / REMEMBERED_S) + busy_s
-            self._busy_at_s = now_s
+            group, begun_s = self._running.pop(future)
+            self._busy_s, self._busy_at_s = self._faded_s(now_s) + now_s - begun_s, now_s
             try:
                 results = future.result()
             except Exception as error:  # an error of the network, or of ours: it belongs to these answers
@@ -113,4 +112,3 @@ class CallThreads:
                 continue
             for job, result in zip(group, results, strict=True):
                 job.send(result)
-        return bool(ended)
