@@ -107,6 +107,11 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
     return None
 
 
+def qwen_aligner(settings: Asr) -> str:
+    """The name or folder of Qwen's aligner that the settings mean, whether or not it is here."""
+    return QWEN_ALIGNER if settings.aligner == "auto" else settings.aligner
+
+
 def select_words(settings: Asr, engine: str = "") -> Timing:
     """The languages in which finals get word timestamps with this engine, and what times them.
 
@@ -119,7 +124,7 @@ def select_words(settings: Asr, engine: str = "") -> Timing:
         return Timing(chosen.languages, f"the engine {engine} tells them")
     if not settings.word_timestamps:
         return Timing(plugin.find("whisper").languages, "Whisper times those of files", "whisper")
-    model = QWEN_ALIGNER if settings.aligner == "auto" else settings.aligner
+    model = qwen_aligner(settings)
     if settings.aligner != "whisper" and (folder := weights.find(model)) is not None:
         can = languages.alignable()
         lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from asr.engines import weights
 from asr.engines.interface import first_line
-from asr.engines.selection import QWEN_ALIGNER
+from asr.engines.selection import qwen_aligner
 from asr.engines.whisper import base
 from config import load
-from config.settings import Asr
 from mediaworker.cli import bench
 from mediaworker.cli.terminal.output import FAILED, OK, CommandError, UsageError, print_error
 
@@ -74,17 +73,13 @@ def _pull_all(args: argparse.Namespace) -> int:
     names = [args.name]
     if args.name is None:
         asr = load(args.config).asr
-        beside = (asr.partials_model, _aligner(asr) if asr.word_timestamps else "")
+        beside = (asr.partials_model, qwen_aligner(asr) if asr.word_timestamps else "")
         names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
         raise UsageError(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B, or {base.NAME}")
     if args.revision and len(set(names)) > 1:
         raise UsageError("--revision belongs to one model: name it")
     return max(_pull(name, args.revision) for name in names)
-
-
-def _aligner(asr: Asr) -> str:
-    return QWEN_ALIGNER if asr.aligner == "auto" else asr.aligner
 
 
 def _pull(name: str, revision: str | None) -> int:

@@ -31,7 +31,7 @@ from asr.engines.qwen.model.loader import TIMESTAMP, LoadedAligner, load_aligner
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.model.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.engines.qwen.sound import FramePages, Sound, compute_views
-from asr.engines.selection import QWEN_ALIGNER
+from asr.engines.selection import qwen_aligner
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen
 
@@ -212,7 +212,7 @@ def _longest_rising(times: list[float]) -> list[int]:
 
 def build(asr: Asr, settings: Qwen) -> QwenAligner:
     """Build the aligner on the device and with the precision of the recogniser. Raises EngineUnusable."""
-    model = QWEN_ALIGNER if asr.aligner == "auto" else asr.aligner
+    model = qwen_aligner(asr)
     folder = weights.find(model)
     if folder is None:
         raise EngineUnusable(weights.missing(model))
