@@ -265,9 +265,10 @@ def _joined(features: Sequence[Any]) -> Any:
 def load(folder: Path, device: str, threads: int) -> WhisperModel:
     """The model in this folder, which an engine and an aligner share. Raises EngineUnusable."""
     model = WhisperModel(folder, device=device, threads=threads)
-    silence = np.zeros(RATE_HZ, np.float32)
-    try:  # libraries of a GPU are first looked for when something is computed
-        model.perform([Encode(silence, answers.window(len(silence)))])
-    except NetworkError as error:
-        raise EngineUnusable(f"the Whisper model in {folder} does not compute on {device}: {error}") from error
+    if device != "cpu":  # libraries of a GPU are first looked for when something is computed
+        silence = np.zeros(RATE_HZ, np.float32)
+        try:
+            model.perform([Encode(silence, answers.window(len(silence)))])
+        except NetworkError as error:
+            raise EngineUnusable(f"the Whisper model in {folder} does not compute on {device}: {error}") from error
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,7 +83,7 @@ def load_model(asr: Asr) -> WhisperModel:
         raise EngineUnusable(missing(asr) or "no Whisper model")
     if asr.whisper_model == BASE:
         try:
-            base.verify(found)
+            _verified(found)
         except base.BaseModelError as error:
             raise EngineUnusable(str(error)) from error
     device = asr.devices[0].partition(":")[0] if asr.devices else "auto"
@@ -92,3 +93,9 @@ def load_model(asr: Asr) -> WhisperModel:
         except EngineUnusable as error:
             log.warning("Whisper computes on the CPU", reason=str(error))
     return load(found, "cpu" if device == "auto" else device, threads(asr))
+
+
+@cache
+def _verified(folder: Path) -> None:
+    """Raises BaseModelError. An engine and an aligner of one process ask, and the hashes take a third of a second."""
+    base.verify(folder)
