@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asr.engines.whisper import plugin as whisper
+from asr.languages import QWEN3_ASR
 from config.settings import Asr, Qwen
 
 if TYPE_CHECKING:
     from asr.engines.interface import Engine
 
-CODES = (
-    "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fil fo fr gl gu ha haw he hi hr ht hu hy "
-    "id is it ja jv ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa "
-    "sd si sk sl sn so sq sr su sv sw ta te tg th tk tr tt uk ur uz vi yi yo yue zh"
-)
+languages = tuple(sorted({*whisper.languages, *QWEN3_ASR}))
 """The languages of Whisper and of Qwen3-ASR together: a server does not say which languages its model knows."""
-languages = tuple(CODES.split())
 words = False
 
 
