@@ -13,9 +13,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import gzip
-import json
 import re
 import subprocess
 import sys
@@ -23,10 +21,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.whisper import material
-from benchmarks.whisper.listening import Listener
+from benchmarks.whisper.listening import Listener, Row, answers, parser
 from benchmarks.whisper.material import Clip
 from benchmarks.word_errors.align import align
 from benchmarks.word_errors.normalise import words
@@ -83,23 +80,12 @@ VOICES = {"en": ("en-us", "en-gb+f3"), "es": ("es", "es-419+f2")}
 SPOKEN_NAMES = {"en": 12, "es": 6}
 SILENT = ("none", "20 others", "60 others")
 """What is given where nobody speaks."""
-Row = dict[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.whisper.context")
-    parser.add_argument("--only", choices=(*NAMES, "sounds"), help="one language, or sounds that nobody speaks in")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every answer")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="the tables of such a file, and nothing else")
-    args = parser.parse_args()
-    if args.table:
-        rows = [json.loads(line) for line in args.table.read_text().splitlines()]
-    else:
-        rows = []
-        with open(args.json or os.devnull, "a", encoding="utf-8") as file:
-            for row in measured(args.only):
-                rows.append(row)
-                print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+    about = "one language, or sounds that nobody speaks in"
+    args = parser("benchmarks.whisper.context", (*NAMES, "sounds"), about).parse_args()
+    rows = answers(args, measured(args.only))
     for lines in (spoken_table(rows), silent_table(rows)):
         print("\n".join(lines), end="\n\n")
     return 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,6 +23,7 @@ from asr.utterance import Utterance
 from benchmarks.offline import recognize
 from config.settings import Asr, Settings
 
+Row = dict[str, Any]
 ENGINES = ("whisper", "mixed", "moonshine")
 _ids = count()
 
@@ -34,6 +39,27 @@ class Heard:
     """Whisper's last answer, with the figures that its guards look at; None when it was not asked."""
     moonshine: float | None
     """The mean logarithm of the probabilities of Moonshine's tokens; None when it was not asked."""
+
+
+def parser(module: str, only: Sequence[str], about: str) -> argparse.ArgumentParser:
+    """The options of both measurements. `only`: the parts that may be measured alone, which `about` explains."""
+    made = argparse.ArgumentParser(prog=f"python -m {module}")
+    made.add_argument("--only", choices=only, help=about)
+    made.add_argument("--json", type=Path, metavar="FILE", help="every answer")
+    made.add_argument("--table", type=Path, metavar="FILE", help="the tables of such a file, and nothing else")
+    return made
+
+
+def answers(args: argparse.Namespace, measured: Iterable[Row]) -> list[Row]:
+    """The rows of the file that `--table` names, or those that are measured now, each kept as soon as it is there."""
+    if args.table:
+        return [json.loads(line) for line in args.table.read_text().splitlines()]
+    rows = []
+    with open(args.json or os.devnull, "a", encoding="utf-8") as file:
+        for row in measured:
+            rows.append(row)
+            print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+    return rows
 
 
 @dataclass

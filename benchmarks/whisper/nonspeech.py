@@ -14,18 +14,15 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from asr.engines.mixed.session import UNSURE
 from asr.engines.whisper.answers import DOUBTFUL, LIKELY, NO_SPEECH, UNLIKELY
 from benchmarks.whisper import material
-from benchmarks.whisper.listening import Listener
+from benchmarks.whisper.listening import Listener, Row, answers, parser
 from benchmarks.whisper.material import Clip
 
 ASKED = (
@@ -35,7 +32,6 @@ ASKED = (
 """Engines, and the language that is given."""
 SPEECH = {"en": (30, 30), "es": (12, 10), "fr": (12, 10), "it": (12, 10), "ru": (12, 10)}
 """So many prompts and single words of each language."""
-Row = dict[str, Any]
 RULES: dict[str, Callable[[Row], bool]] = {
     f"no speech > {NO_SPEECH:g}": lambda row: row["no_speech"] > NO_SPEECH,
     f"likelihood < {UNLIKELY:g}": lambda row: row["likelihood"] < UNLIKELY,
@@ -56,20 +52,11 @@ RULES: dict[str, Callable[[Row], bool]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.whisper.nonspeech")
-    parser.add_argument("--sounds", default="", metavar="DIR,…", help="folders with recordings in which nobody speaks")
-    parser.add_argument("--only", choices=("sounds", *SPEECH), help="sounds, or speech of one language")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every answer")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="the tables of such a file, and nothing else")
-    args = parser.parse_args()
-    if args.table:
-        rows = [json.loads(line) for line in args.table.read_text().splitlines()]
-    else:
-        rows = []
-        with open(args.json or os.devnull, "a", encoding="utf-8") as file:
-            for row in measured(_clips(args.only, [Path(each) for each in args.sounds.split(",") if each])):
-                rows.append(row)
-                print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+    options = parser("benchmarks.whisper.nonspeech", ("sounds", *SPEECH), "sounds, or speech of one language")
+    options.add_argument("--sounds", default="", metavar="DIR,…", help="folders with recordings in which nobody speaks")
+    args = options.parse_args()
+    folders = [Path(each) for each in args.sounds.split(",") if each]
+    rows = answers(args, measured(_clips(args.only, folders)))
     for lines in (nonspeech_table(rows), rules_table(rows), speech_table(rows)):
         print("\n".join(lines), end="\n\n")
     return 0
